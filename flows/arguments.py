@@ -18,7 +18,7 @@ def count(text: str) -> int:
 
 
 def counts(text: str) -> list[int]:
-    """Whole numbers separated by commas, for seeds."""
+    """Return integers separated by commas, for seeds."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts):
         raise ArgumentTypeError(f"'{text}' are not whole numbers. Write them like 1,2,3")
@@ -26,7 +26,7 @@ def counts(text: str) -> list[int]:
 
 
 def seconds(text: str) -> float:
-    """Return a finite number of seconds, at least 1: less would be a typing error."""
+    """Return a finite number of seconds >= 1. Less would be a typing error."""
     try:
         value = float(text)
     except ValueError:
@@ -37,9 +37,9 @@ def seconds(text: str) -> float:
 
 
 def cron(text: str) -> str:
-    """Check the form of a schedule; `check_cron` checks the rest.
+    """Check the form of a cron schedule. `check_cron` checks the rest.
 
-    No Prefect here: it reads PREFECT_API_URL when it is imported, and would start a server of its own, without a login.
+    It does not import Prefect, which reads PREFECT_API_URL on import and would start its own server without a login.
     """
     if len(text.split()) not in (5, 6) and not text.startswith("@"):
         raise ArgumentTypeError(f"'{text}' is not a schedule. {_CRON}")
@@ -47,7 +47,7 @@ def cron(text: str) -> str:
 
 
 def check_cron(text: str | None) -> None:
-    """Refuse a schedule that Prefect cannot read; call it when Prefect's environment is set."""
+    """Reject a schedule that Prefect cannot read. Call it after Prefect's environment is set."""
     from prefect.client.schemas.schedules import CronSchedule
 
     try:

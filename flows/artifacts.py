@@ -39,7 +39,7 @@ class Outcome:
 
 _NOT_RUN = Outcome("NotRun")
 _FIRST = {state: place for place, state in enumerate(("Failed", "Cancelled", "NotRun", "Completed"))}
-"""What an operator looks for stands first."""
+"""The columns that operators look for come first."""
 _NONE = "This run has none."
 _CURRENT = ("Completed", "RunCached", "Cached")
 
@@ -51,7 +51,7 @@ def table(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> str:
 
 
 def rows_of(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
-    """Return one row per stage, in the order of the DAG."""
+    """Return one row per stage in the order of the DAG."""
     rows = []
     for stage in stages:
         outcome = outcomes.get(stage.name, _NOT_RUN)
@@ -62,7 +62,7 @@ def rows_of(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[di
 
 
 def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> None:
-    """Create the artifacts of the current flow run; what it has not made is empty, not that of an earlier run."""
+    """Create the artifacts of the current flow run. What it has not made is empty, not taken from an earlier run."""
     from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
     rows = sorted(rows_of(stages, outcomes), key=lambda row: _FIRST.get(row["state"], len(_FIRST)))
@@ -96,19 +96,19 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
 
 
 def safe_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows whose texts do not act on Prefect's page: settings and names may hold marks that reverse a line."""
+    """Return rows whose texts are safe in Prefect's UI. Settings and names may contain marks that reverse a line."""
     return [
         {escaped(key): escaped(cell) if isinstance(cell, str) else cell for key, cell in row.items()} for row in rows
     ]
 
 
 def results(root: Path) -> list[dict[str, Any]]:
-    """Return the rows of `posttrain show results`, one per setting; empty where nothing is evaluated."""
+    """Return the rows of `posttrain show results`, one per setting; empty if nothing is evaluated."""
     return in_columns(json.loads(_posttrain(root, "show", "results", "--json") or "[]"))
 
 
 def in_columns(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of results with equal keys; each policy of ratings is a row, with its rating as the score."""
+    """Return rows of results with equal keys. Each rated policy is a row with its rating as score."""
     rows = [row for one in found for row in (_rated(one) if "ratings" in one else [one])]
     tables = ["table", "run"] if any("table" in row for row in rows) else []
     difference = ["gain", "gain_low", "gain_high", "verdict"]
@@ -126,7 +126,7 @@ def _rated(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _posttrain(root: Path, *words: str) -> str:
-    """Return the output of a posttrain command; empty if it fails, as in a project without policies."""
+    """Return the output of a posttrain command; empty if it fails, e.g. in a project without policies."""
     command, env = library_command("posttrain", *words), library_environment()
     done = subprocess.run(
         command, check=False, cwd=root, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True
@@ -135,9 +135,9 @@ def _posttrain(root: Path, *words: str) -> str:
 
 
 def plots(root: Path, files: Sequence[str]) -> dict[str, str]:
-    """Draw these plots of the report, or those that dvc.yaml names, as DVC shows them: title -> PNG as a data URI.
+    """Return title -> PNG as a data URI, for these plots of the report or those in dvc.yaml, drawn like DVC.
 
-    Without the extra `plots` there are none.
+    Without the extra `plots` the result is empty.
     """
     if find_spec("vl_convert") is None:
         return {}
@@ -153,7 +153,7 @@ def plots(root: Path, files: Sequence[str]) -> dict[str, str]:
 
 
 def _named_plots(root: Path) -> Iterator[tuple[str, set[str]]]:
-    """Yield the title of each plot that dvc.yaml names, and the files that it draws."""
+    """Yield the title of each plot in dvc.yaml, and its files."""
     for entry in read_yaml(root / "dvc.yaml").get("plots") or ():
         for title, spec in entry.items() if isinstance(entry, Mapping) else [(entry, None)]:
             drawn = (spec or {}).get("y")
@@ -189,5 +189,5 @@ def metrics_diff(root: Path, targets: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _rounded(value: Any) -> Any:
-    """Return a float without its last digits, where the rounding error of a difference shows."""
+    """Return a float without its last digits, which show the rounding error of a difference."""
     return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""Sends Prefect an event for new and changed data files; a deployment with the matching trigger then runs."""
+"""Send Prefect an event for new and changed data files, which starts deployments with a matching trigger."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from posttrain.measure.terminal import escaped
 
 EVENT = "posttrain.data.changed"
 PARTIAL = (".tmp", ".part", ".partial", ".crdownload", ".swp", "~")
-"""Ends of the names of files that are still being written."""
+"""File name endings of files that are still being written."""
 Snapshot = dict[Path, tuple[int, int]]
-"""File -> its size and the time of its last write."""
+"""File -> its size and last modification time."""
 
 
 def project_path(root: Path, folder: Path) -> Path:
-    """Return a folder's path in the project, which is the same in every clone; the absolute path of one outside."""
+    """Return a folder's path in the project, which is equal in every clone; outside of it, the absolute path."""
     for place in (Path(os.path.abspath(folder)), folder.resolve()):
         if place.is_relative_to(root):
             return place.relative_to(root)
@@ -27,12 +27,12 @@ def project_path(root: Path, folder: Path) -> Path:
 
 
 def resource_id(folder: Path) -> str:
-    """Return the resource of the event, which a trigger matches."""
+    """Return the resource of the event, which triggers match."""
     return f"posttrain.data.{folder.as_posix()}"
 
 
 def take_snapshot(folder: Path) -> Snapshot:
-    """Size and time of every file, without hidden and unfinished ones."""
+    """Return size and time of every file, without hidden and unfinished ones."""
     snapshot: Snapshot = {}
     for file in sorted(folder.rglob("*")):
         parts = file.relative_to(folder).parts
@@ -48,7 +48,7 @@ def take_snapshot(folder: Path) -> Snapshot:
 
 
 class FolderWatcher:
-    """Finds new and changed files; a file counts as changed once two snapshots in a row show it the same."""
+    """Finds new and changed files. A change counts once two consecutive snapshots agree."""
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
@@ -57,7 +57,7 @@ class FolderWatcher:
         self._reported = self._last = take_snapshot(folder)
 
     def changed(self) -> list[Path]:
-        """Files that are new or changed since they were last returned, and are not being written now."""
+        """Return files that are new or changed since the last call and are not being written now."""
         now, before = take_snapshot(self.folder), self._last
         self._last = now
         files = [file for file, state in now.items() if self._reported.get(file) != state and before.get(file) == state]
@@ -71,7 +71,7 @@ class FolderWatcher:
 def watch(
     watcher: FolderWatcher, interval: float, stop: threading.Event, on_change: Callable[[Path, Sequence[Path]], None]
 ) -> None:
-    """Call `on_change` with new and changed files, checked every `interval` seconds until `stop` is set."""
+    """Call `on_change` with new and changed files. Check every `interval` seconds until `stop` is set."""
     said = ""
     while not stop.wait(interval):
         try:

@@ -1,6 +1,6 @@
-"""The pipeline on a schedule, on new data, or on workers: `posttrain deploy serve | pool POOL | watch FOLDER`.
+"""Run the pipeline on a schedule, on new data, or on workers: `posttrain deploy serve | pool POOL | watch FOLDER`.
 
-Every failure is posted to the address in POSTTRAIN_WEBHOOK. More in docs/flows.md.
+Every failure is posted to the URL in POSTTRAIN_WEBHOOK. See docs/flows.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXAMPLE = "serve --cron '0 3 * * *'"
 
 
 def main(words: list[str] | None = None) -> int:
-    """Command line; `serve` and `watch` run until they are interrupted."""
+    """Run the command line. `serve` and `watch` run until interrupted."""
     return run(parser().parse_args(words))
 
 
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take one of three commands."""
+    """Add the three commands."""
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     serve = _add(
         commands, "serve", "run the pipeline from this process: on a schedule or on new data", "--cron '0 3 * * *'"
@@ -162,7 +162,7 @@ def _watch(_: Path, home: Path, options: argparse.Namespace) -> None:
 
 
 def _need_server(home: Path) -> None:
-    """Workers and events need a server that outlives this command."""
+    """Raise without a permanent server, because workers and events need one that outlives this command."""
     url = server.find(home)
     if url is None:
         raise PipelineError(
@@ -183,7 +183,10 @@ def _triggers(options: argparse.Namespace) -> list[Any]:
 
 
 def _enqueue() -> Any:
-    """Return a run that is started during another one waits for it; it then uses the new data, or has nothing to do."""
+    """Return the setting that makes a run wait for the one in progress.
+
+    It then uses the new data, or has nothing to do.
+    """
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy
 
     return ConcurrencyLimitStrategy.ENQUEUE

@@ -1,4 +1,4 @@
-"""GPU slots: a Prefect global concurrency limit per host, used only by stages whose `meta` has gpus."""
+"""GPU slots: one Prefect global concurrency limit per host, used only by stages with gpus in `meta`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEASE = 60.0  # seconds until the slots of a flow that was killed with -9 are f
 
 
 class GpuSlots:
-    """Assigns the GPUs of this host to the stages of one flow, coordinated with other flows on the same server."""
+    """Assigns this host's GPUs to the stages of one flow, coordinated with other flows on the same server."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.name = f"gpu-{socket.gethostname()}"
@@ -32,7 +32,7 @@ class GpuSlots:
 
     @contextmanager
     def acquire(self, stage: Stage, cancel: threading.Event) -> Iterator[dict[str, str]]:
-        """Wait for the stage's slots, until `cancel` is set, and hold them; yields its CUDA_VISIBLE_DEVICES."""
+        """Wait for the stage's slots until `cancel` is set, and hold them. Yield its CUDA_VISIBLE_DEVICES."""
         if not stage.needs.gpus:
             yield {}
             return
@@ -49,7 +49,7 @@ class GpuSlots:
             slot.__exit__(None, None, None)
 
     def _wait(self, count: int, cancel: threading.Event) -> AbstractContextManager[None] | None:
-        """Return the acquired slots, or None once `cancel` is set."""
+        """Return the acquired slots; None once `cancel` is set."""
         from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
         from prefect.concurrency.sync import concurrency
 
@@ -74,7 +74,7 @@ class GpuSlots:
             return gpus
 
     def _ensure_limit(self, needed: int) -> None:
-        """Create the limit if it is missing; one that the user has set stays as it is."""
+        """Create the limit if it is missing. A limit that the user has set is not changed."""
         from prefect.client.orchestration import get_client
         from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
         from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
@@ -97,7 +97,7 @@ class GpuSlots:
 
 
 def devices() -> list[str]:
-    """Return the GPUs that this process may use, as CUDA names them."""
+    """Return the GPUs that this process may use, by CUDA's names."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [device.strip() for device in named.split(",") if device.strip() not in ("", "-1")]

@@ -1,4 +1,4 @@
-"""The DAG of dvc.yaml and its stale stages, both read from DVC; `python -m flows.graph` prints them as JSON."""
+"""The DAG of dvc.yaml and its changed stages, read from DVC. `python -m flows.graph` prints them as JSON."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from posttrain.settings.params import Params, check, did_you_mean
 
 ROOT_FILE = "dvc.yaml"
 MAX_PATHS = 4
-"""Paths shown per reason: for a stage that never ran, DVC names every dependency."""
+"""The most paths shown per reason. For a stage that never ran, DVC lists every dependency."""
 _BUSY_POLL = 2.0
 Selection = Literal["stale", "all"]
 Executor = Literal["local", "workers", "ray", "dask"]
 
 
 class Needs(Params):
-    """What a stage needs to run: the keys of `meta` in dvc.yaml that flows read."""
+    """What a stage needs to run: the keys in dvc.yaml's `meta` that flows read."""
 
     gpus: int = Field(default=0, ge=0, description="GPU slots that the stage occupies while it runs")
     retries: int = Field(default=0, ge=0, description="Retries after a failure")
@@ -48,7 +48,7 @@ class Needs(Params):
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage, under the address that `dvc repro` accepts in the root folder."""
+    """One stage, by the address that `dvc repro` accepts in the root folder."""
 
     name: str
     upstream: tuple[str, ...]
@@ -61,7 +61,7 @@ class Stage:
 
 
 def find_root(start: Path) -> Path:
-    """Return the nearest folder upwards with a DVC project."""
+    """Return the nearest parent folder with a DVC project."""
     for folder in (start, *start.parents):
         if (folder / ".dvc").is_dir():
             return folder
@@ -69,13 +69,19 @@ def find_root(start: Path) -> Path:
 
 
 def is_posttrain_pipeline(root: Path) -> bool:
-    """Whether dvc.yaml has stages of the library, so that params.yaml can be checked; flows run other pipelines too."""
+    """Return whether dvc.yaml has posttrain's stages, so that params.yaml can be checked.
+
+    Flows run other pipelines too.
+    """
     stages = read_yaml(root / ROOT_FILE).get("stages") if (root / ROOT_FILE).is_file() else None
     return isinstance(stages, dict) and not stages.keys().isdisjoint(stage.name for stage in STAGES)
 
 
 def read(root: Path, targets: Sequence[str]) -> list[Stage]:
-    """The targets with their dependencies, or all stages, upstream first; `root` must be the working directory."""
+    """Return the targets with their dependencies, or all stages, upstream first.
+
+    `root` must be the working directory.
+    """
     import networkx
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
@@ -122,7 +128,7 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
 
 
 def read_when_free(root: Path, targets: Sequence[str]) -> list[Stage]:
-    """Repair, check params.yaml and read the graph once no other DVC is running; ends when the parent process ends."""
+    """Wait for other DVC processes, repair, check params.yaml and read the graph. Exit when the parent process ends."""
     from dvc.lock import LockError
 
     parent, waiting = os.getppid(), False
@@ -148,7 +154,10 @@ def read_when_free(root: Path, targets: Sequence[str]) -> list[Stage]:
 
 
 def _repair_and_check(root: Path) -> str:
-    """The notes of the check; dvc.lock is repaired before it, and the rest after it, which needs a valid pipeline."""
+    """Return the notes of the check.
+
+    dvc.lock is repaired before it; other repairs follow, as they need a valid pipeline.
+    """
     _print_note(repair_lock(root))
     notes = ""
     if is_posttrain_pipeline(root):
@@ -165,7 +174,7 @@ def _print_note(lines: str) -> None:
 
 
 class GraphReader:
-    """Reads the graph in a process of its own, so that DVC's locks and threads stay out of the flow."""
+    """Reads the graph in a separate process, to keep DVC's locks and threads out of the flow."""
 
     def __init__(self, root: Path, targets: Sequence[str] = ()) -> None:
         env, command = library_environment(), library_command(f"{__package__}.graph", *targets)
@@ -176,7 +185,7 @@ class GraphReader:
 
     @cached_property
     def stages(self) -> list[Stage]:
-        """The stages, once the process has ended."""
+        """Return the stages after the process has ended."""
         text, _ = self._process.communicate()
         try:
             answer = json.loads(text)
@@ -196,13 +205,13 @@ def to_json(stage: Stage) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Stage:
-    """Return the stage from the data of `to_json`."""
+    """Return the stage from the result of `to_json`."""
     texts = {key: tuple(data[key]) for key in ("upstream", "reasons", "plots", "metrics")}
     return Stage(data["name"], needs=Needs(**data["needs"]), **texts)
 
 
 def stale(stages: Iterable[Stage]) -> set[str]:
-    """Return the stages that DVC calls changed, and all stages downstream of them."""
+    """Return the stages that DVC reports as changed, and all stages downstream."""
     names: set[str] = set()
     for stage in stages:
         if stage.reasons or names.intersection(stage.upstream):
@@ -211,7 +220,7 @@ def stale(stages: Iterable[Stage]) -> set[str]:
 
 
 def select(stages: Sequence[Stage], selection: Selection) -> set[str]:
-    """Return the stages to run: the stale ones, or all."""
+    """Return the stages to run: the changed ones, or all."""
     return stale(stages) if selection == "stale" else {stage.name for stage in stages}
 
 
@@ -245,7 +254,7 @@ def _closure(graph: Any, stages: Collection[Any]) -> set[Any]:
 
 
 def _needs(name: str, meta: Any) -> Needs:
-    """Return the typed part of `meta`; other keys are the user's own, unless they look like a typing error."""
+    """Return the typed part of `meta`. Other keys belong to the user, unless they look like a typing error."""
     if meta is None:
         return Needs()
     where = f"{ROOT_FILE}, meta of '{name}'"
@@ -266,7 +275,7 @@ def _reason(entry: Any) -> str:
 
 
 def _changed(paths: Mapping[str, Any]) -> list[str]:
-    """Return the changed files; for a parameter file its changed keys."""
+    """Return the changed files; for a parameter file, its changed keys."""
     return [
         name
         for path, how in paths.items()
@@ -275,7 +284,7 @@ def _changed(paths: Mapping[str, Any]) -> list[str]:
 
 
 def _first_paths(paths: Sequence[str]) -> str:
-    """Marked as code, because Prefect's tables are markdown, where `__init__` would be bold."""
+    """Return the first paths formatted as code, because Prefect's Markdown tables would show `__init__` in bold."""
     more = f" and {len(paths) - MAX_PATHS} more" if len(paths) > MAX_PATHS else ""
     return ", ".join(f"`{path}`" for path in paths[:MAX_PATHS]) + more
 

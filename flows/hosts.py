@@ -1,8 +1,8 @@
-"""Stages on several hosts: each host serves the flow `stage` from its own clone, and all share one DVC remote.
+"""Stages on several hosts. Each host serves the flow `stage` from its own clone, and all share one DVC remote.
 
-A host runs `posttrain workers`; `posttrain flow --workers` sends stages to the hosts. A host pulls the
-inputs, runs the stage, and pushes outputs and run cache. The coordinator then pulls the result from the run cache, and
-it alone writes the dvc.lock that is committed.
+A host runs `posttrain workers`, and `posttrain flow --workers` sends stages to the hosts. A host pulls the inputs, runs
+the stage, and pushes outputs and run cache. The coordinator then pulls the result from the run cache. Only the
+coordinator writes the dvc.lock that is committed.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _POLL = 1.0
 _MESSAGE_LINES = 12
 _START_TIMEOUT = 60.0
-"""Prefect lists a dead host as ready for up to a minute; a stage that it does not start goes to another host."""
+"""Prefect lists a dead host as ready for up to a minute. A stage that it does not start goes to another host."""
 _LOST = "LOST"
 _SILENT_S = 40.0
-"""A host asks the server for work every few seconds, also while it runs a stage; else it is dead."""
+"""A host asks the server for work every few seconds, even while it runs a stage; otherwise it is dead."""
 _LOOK_S = 5.0
-"""How often the server is asked for hosts that have come, while a stage waits for one."""
+"""Seconds between checks for new hosts while a stage waits for one."""
 _CANCEL_TIMEOUT = 30.0
-"""How long a host may take to end a cancelled stage; a dead one never reports it."""
+"""Seconds that a host may take to end a cancelled stage. A dead host never reports it."""
 
 
 def run_stage(root: Path, name: str, commit: str, timeout: float | None) -> None:
-    """Pull, run and push one stage on a host; a step that fails is an error with its last lines."""
+    """Pull, run and push one stage on a host. If a step fails, raise an error with its last lines."""
     place = f"In {root} on {socket.gethostname()}"
     check_committed(str(root), f"{place}: git stash, or commit them and bring the commit to the coordinator")
     head = git("rev-parse", "HEAD").strip()
@@ -64,7 +64,7 @@ def run_stage(root: Path, name: str, commit: str, timeout: float | None) -> None
 
 
 def push_results(root: Path) -> None:
-    """Push the coordinator's own results, so that no host runs these stages again: hosts see only the remote."""
+    """Push the coordinator's own results, because hosts see only the remote and would run these stages again."""
     if Path(PARAMS_FILE).is_file():
         for line in push_notes(read_yaml(PARAMS_FILE)):  # a flow also runs projects with other sections
             print(escaped(line), file=sys.stderr, flush=True)
@@ -73,13 +73,13 @@ def push_results(root: Path) -> None:
 
 
 def pull_result(root: Path, name: str) -> None:
-    """Pull the result of a host from the remote's run cache and record it in the coordinator's dvc.lock."""
+    """Pull a host's result from the remote's run cache and record it in the coordinator's dvc.lock."""
     with OrphanGuard() as guard:
         _dvc(root, guard, "repro", "--pull", name)
 
 
 class Workers:
-    """The hosts that serve; each runs one stage at a time. Hosts may come and die while the flow runs."""
+    """The serving hosts. Each runs one stage at a time. Hosts may join and die while the flow runs."""
 
     def __init__(self, root: Path) -> None:
         check_committed("--workers", "Commit them, because hosts check out the commit: git commit -a")
@@ -98,7 +98,7 @@ class Workers:
         push_results(root)
 
     def run(self, stage: Stage, cancel: threading.Event) -> Outcome:
-        """Run the stage on a free host, then pull its result."""
+        """Run the stage on a free host and pull its result."""
         start, message = time.monotonic(), "no host is left"
         while (host := self._next_free(cancel)) is not None:
             state = ""
@@ -141,7 +141,7 @@ class Workers:
         return None
 
     def _look(self) -> None:
-        """Take in hosts that have come, and those that were lost and ask for work again."""
+        """Add new hosts, and lost hosts that ask for work again."""
         with self._looking:
             if time.monotonic() - self._looked < _LOOK_S:
                 return
@@ -165,7 +165,7 @@ def _dvc(root: Path, guard: OrphanGuard, *words: str, timeout: float | None = No
 
 
 def _serving_hosts() -> dict[str, datetime | None]:
-    """Return the hosts that the server takes for serving, and when each last asked for work."""
+    """Return the hosts that the server lists as serving, and when each last asked for work."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowFilter, FlowFilterName
     from prefect.client.schemas.objects import DeploymentStatus
@@ -183,7 +183,7 @@ def _serving_hosts() -> dict[str, datetime | None]:
 
 
 def _run_on(host: str, stage: Stage, commit: str, cancel: threading.Event) -> tuple[str, str]:
-    """Run the stage on the host and wait, passing a cancellation on; the type and the message of its last state."""
+    """Run the stage on the host, wait, and forward a cancellation. Return the last state's type and message."""
     from httpx import HTTPError
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.objects import StateType

@@ -1,4 +1,4 @@
-"""What tells flow runs apart in Prefect's lists: a name with commit and changed settings, and tags."""
+"""Names and tags of flow runs in Prefect's lists: commit, changed settings, branch and trigger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST = 150
 
 
 def label(root: Path, does: str, tags: Sequence[str] = ()) -> None:
-    """Name the current flow run, as `report @ 8ddcd27 kl.beta=0.05`; tag it with branch and trigger."""
+    """Name the current flow run, e.g. `report @ 8ddcd27 kl.beta=0.05`, and tag it with branch and trigger."""
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(flow_run.id)
         given = [*run.tags, *tags, _started_by(run), *_branch(root)]

@@ -26,20 +26,20 @@ _DELAYS = (0.0, 2.0, 8.0)
 _TIMEOUT = 10.0
 _MAX_CHARACTERS = 3000
 _CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)")
-"""Terminal sequences: colours, titles, links."""
+"""Terminal sequences: colours, titles and links."""
 
 log = logging.getLogger("prefect.posttrain.notify")
 
 
 def on_failure(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Prefect's hook for failed and crashed runs."""
+    """Post a failed or crashed run. It is a Prefect hook."""
     url = os.environ.get(VARIABLE)
     if url:
         send(url, message(flow.name, flow_run.name, str(flow_run.id), state.name or "Failed", state.message or ""))
 
 
 def message(flow: str, run: str, run_id: str, state: str, text: str) -> dict[str, str]:
-    """Return the JSON to post; a chat shows `text`, where the stage's output is plain text and never markup."""
+    """Return the JSON to post. A chat shows `text`, in which the stage's output is plain text, never markup."""
     pages = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
     plain = ACTIVE.sub("", _CODES.sub("", text))
     shown = plain if len(plain) <= _MAX_CHARACTERS else f"{plain[:_MAX_CHARACTERS].rsplit(maxsplit=1)[0]} ..."
@@ -55,7 +55,7 @@ def message(flow: str, run: str, run_id: str, state: str, text: str) -> dict[str
 
 
 def send(url: str, body: dict[str, str]) -> bool:
-    """Post it, in up to three attempts; a webhook that does not answer is logged and changes nothing else."""
+    """Post the body in up to three attempts. If the webhook does not answer, only log it."""
     data, headers = json.dumps(body).encode(), {"Content-Type": "application/json", "User-Agent": "posttrain"}
     reason = ""
     for delay in _DELAYS:

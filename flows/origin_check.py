@@ -1,4 +1,4 @@
-"""Refuses requests to Prefect's server that a foreign web page sends through the browser of someone on this machine."""
+"""Reject requests to Prefect's server that a foreign web page sends through a local user's browser."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 NAMES = ("127.0.0.1", "localhost")
-"""Host names of this machine; any other name was pointed here by DNS (rebinding)."""
+"""Host names of this machine. Any other name was redirected here by DNS (rebinding)."""
 Message = MutableMapping[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
@@ -31,7 +31,7 @@ class OriginCheck:
 
 
 def refusal_reason(headers: list[tuple[bytes, bytes]]) -> str:
-    """Return why a request with these headers is refused; empty when it is not."""
+    """Return why a request with these headers is rejected; empty if it is not."""
     hosts, origins = ([value.decode("latin-1").lower() for name, value in headers if name == key] for key in _KEYS)
     if len(hosts) != 1 or hosts[0].partition(":")[0] not in NAMES:
         return f"unknown host; use {' or '.join(NAMES)}"

@@ -1,7 +1,7 @@
-"""Ends the process groups of stages: on request, and all that are left when the flow itself was killed.
+"""End the process groups of stages: on request, and all that remain when the flow itself is killed.
 
-The guard is a process of its own (`python -I -S orphan_guard.py`, standard library only). It reads '+PGID' and '-PGID'
-lines from its standard input; the end of that input means that the flow has ended, for whatever reason.
+The guard is a separate process (`python -I -S orphan_guard.py`, standard library only). It reads lines '+PGID' and
+'-PGID' from standard input. The end of the input means that the flow has ended for any reason.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ TERMINATION_STEPS = ((signal.SIGINT, 5.0), (signal.SIGTERM, 3.0), (signal.SIGKIL
 
 
 class GroupTermination:
-    """Ends one process group signal by signal, without blocking: call `step` until the group has ended."""
+    """Ends a process group signal by signal without blocking: call `step` until the group has ended."""
 
     def __init__(self, group: int, steps: tuple[tuple[signal.Signals, float], ...] = TERMINATION_STEPS) -> None:
         self.group, self._left, self._next = group, list(steps), 0.0
 
     def step(self) -> bool:
-        """Send the next signal when it is due; False once the group has ended or no signal is left."""
+        """Send the next signal when it is due. Return False once the group has ended or no signal is left."""
         now = time.monotonic()
         if now >= self._next:
             if not self._left:
@@ -36,7 +36,7 @@ class GroupTermination:
 
 
 def send(group: int, number: int) -> bool:
-    """Signal a whole process group; False when it is empty."""
+    """Signal a whole process group. Return False if it is empty."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
@@ -50,7 +50,7 @@ def alive(group: int) -> bool:
 
 
 class OrphanGuard:
-    """Starts the guard process and sends it the process groups that are running."""
+    """Starts the guard process and tells it the running process groups."""
 
     def __enter__(self) -> OrphanGuard:
         command = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
@@ -69,7 +69,7 @@ class OrphanGuard:
         self._send(f"+{group}\n")
 
     def drop(self, group: int) -> None:
-        """Drop a group that has ended; the system may give its number to another process."""
+        """Remove a group that has ended, because the system may reuse its number."""
         self._send(f"-{group}\n")
 
     def _send(self, line: str) -> None:
@@ -79,7 +79,7 @@ class OrphanGuard:
 
 
 def main() -> None:
-    """Keep the list of groups until the input ends, then end those that are left."""
+    """Keep the list of groups until the input ends, then end those that remain."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()

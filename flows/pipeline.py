@@ -1,4 +1,4 @@
-"""`posttrain flow [TARGET ...]`: run the stages of dvc.yaml as Prefect tasks; DVC says which are done."""
+"""`posttrain flow [TARGET ...]`: run the stages of dvc.yaml as Prefect tasks. DVC decides which are up to date."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLE = "online report"
 
 
 def main(words: list[str] | None = None) -> int:
-    """Command line; 0 when all is up to date, 1 when a stage failed, 128 + signal when it was interrupted."""
+    """Run the command line. Return 0 if all is up to date, 1 if a stage failed, 128 + signal if interrupted."""
     return run(parser().parse_args(words))
 
 
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take targets and where they run."""
+    """Add the arguments: targets, and where they run."""
     parser.add_argument(
         "targets",
         nargs="*",
@@ -113,7 +113,7 @@ def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
 
 
 def raise_exit(number: int, _: FrameType | None) -> NoReturn:
-    """Handle SIGTERM by an exception, so that running stages are ended in order."""
+    """Raise on SIGTERM, so that running stages are ended in order."""
     raise SystemExit(128 + number)
 
 

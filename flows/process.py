@@ -1,4 +1,4 @@
-"""Runs one command in a process group of its own, streams its lines, and ends the whole group afterwards."""
+"""Run one command in its own process group, stream its lines, and end the whole group afterwards."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Exit:
 
 @dataclass(frozen=True)
 class Command:
-    """A command, its folder and environment, and its time limit."""
+    """A command with its folder, environment and time limit."""
 
     words: Sequence[str]
     folder: Path
@@ -55,7 +55,7 @@ class Command:
 
 
 class Lines:
-    """Splits a stream of bytes into lines; a carriage return ends a line too, so that progress bars show."""
+    """Splits a byte stream into lines. A carriage return also ends a line, so that progress bars are shown."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
@@ -72,7 +72,7 @@ class Lines:
         self._rest = ""
 
     def _pass_on(self, line: str) -> None:
-        """Pass on a line without secrets and codes: a child of a stage may have written it past its streams."""
+        """Pass on a line without secrets and terminal codes. A stage's child may have bypassed its safe streams."""
         if line.strip():
             shown = escaped(masked(line.rstrip()))
             self.tail.append(shown)
@@ -83,9 +83,9 @@ def run(
     command: Command, *, write: Callable[[str], None], cancel: threading.Event, guard: OrphanGuard,
     poll: Callable[[], None] = lambda: None,
 ) -> Exit:  # fmt: skip
-    """Run to the end, or until `cancel` is set or the time limit is reached; then end its whole group step by step.
+    """Run until the command ends, `cancel` is set or the time limit is reached. Then end its whole group.
 
-    `poll` is called again and again while it runs.
+    `poll` is called repeatedly while it runs.
     """
     start = time.monotonic()
     process = subprocess.Popen(
@@ -114,7 +114,7 @@ def _follow(
     process: subprocess.Popen[bytes], lines: Lines, cancel: threading.Event, deadline: float | None,
     poll: Callable[[], None],
 ) -> Reason:  # fmt: skip
-    """Pass the output on until the process has ended, or end it on cancellation or at the deadline."""
+    """Pass the output on until the process has ended. End it on cancellation or at the deadline."""
     assert process.stdout is not None
     reason, termination, last_read = Reason.ENDED, None, 0.0
     with process.stdout as stream, selectors.DefaultSelector() as selector:
@@ -143,14 +143,14 @@ def _follow(
 
 
 def _reason_to_end(cancel: threading.Event, deadline: float | None) -> Reason:
-    """Return the reason to end a running process now; `ENDED` if there is none."""
+    """Return why to end a running process now; `ENDED` if there is no reason."""
     if cancel.is_set():
         return Reason.CANCELLED
     return Reason.TIMED_OUT if deadline is not None and time.monotonic() > deadline else Reason.ENDED
 
 
 def _read(descriptor: int, lines: Lines) -> bool:
-    """Read the available bytes; False at the end of the stream."""
+    """Read the available bytes. Return False at the end of the stream."""
     try:
         data = os.read(descriptor, 65536)
     except BlockingIOError:
@@ -160,7 +160,7 @@ def _read(descriptor: int, lines: Lines) -> bool:
 
 
 def _end_group(group: int) -> None:
-    """End children that the command left running: they could write into outputs that DVC has already recorded."""
+    """End children that the command left running. They could write into outputs that DVC has already recorded."""
     grace = time.monotonic() + 0.5
     while alive(group) and time.monotonic() < grace:
         time.sleep(0.02)

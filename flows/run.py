@@ -1,4 +1,4 @@
-"""The flow: one Prefect task per stage, run by DVC in a process group of its own; DVC's output gives its state."""
+"""The flow: one Prefect task per stage. DVC runs the stage in its own process group, and its output gives the state."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ _DVC_HINTS = (
 )
 """DVC's advice after each stage."""
 _ERROR = re.compile(r"error:|ERROR:|Traceback |[\w.]*(Error|Exception)\b")
-"""How the lines begin that say what went wrong."""
+"""Prefixes of lines that report an error."""
 _EXITED = re.compile(r"exited with (-?\d+)")
 _HOOKS: dict[str, Any] = {"on_failure": [notify.on_failure], "on_crashed": [notify.on_failure]}
 
 
 class StageRunner:
-    """Runs stages and holds the state that the tasks of one flow run share.
+    """Runs stages and holds the state shared by the tasks of a flow run.
 
-    It is created inside the flow, because `serve` pickles its module by value.
+    It is created inside the flow, because `serve` pickles this module by value.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class StageRunner:
         self.slots = GpuSlots([stage for stage in stages if local and stage.name in self.to_run])
 
     def run(self, name: str) -> State[Any]:
-        """Bring one stage up to date; Prefect records the returned state."""
+        """Bring one stage up to date and return its state, which Prefect records."""
         stage = self.stages[name]
         try:
             outcome = self._run_once(stage) if name in self.to_run else Outcome("Cached", message="dvc.lock is current")
@@ -136,7 +136,7 @@ class StageRunner:
 
 
 def _failure(root: Path, stage: str, begun: float) -> str:
-    """Return the error that the stage itself has written in this run, and where its log is; empty if it has none."""
+    """Return the error that the stage wrote in this run and the path of its log; empty if there is none."""
     file, log = root / failure_path(stage), root / log_path(stage)
     with suppress(OSError):
         if file.stat().st_mtime >= begun:
@@ -145,13 +145,13 @@ def _failure(root: Path, stage: str, begun: float) -> str:
 
 
 def _log_line(line: str) -> None:
-    """Log a line of a stage's output, its error as an error."""
+    """Log a line of a stage's output. Errors are logged as errors."""
     log = get_run_logger()
     (log.error if _ERROR.match(line) else log.info)(line)
 
 
 class ShownProgress:
-    """Shows the progress file of a stage as a progress artifact of its task."""
+    """Shows a stage's progress file as a progress artifact of its task."""
 
     def __init__(self, file: Path, name: str) -> None:
         self._file, self._name, self._begun = file, name, time.time()
@@ -159,12 +159,12 @@ class ShownProgress:
         self._last, self._looked = "", 0.0
 
     def close(self) -> None:
-        """Show what the stage has written last."""
+        """Show the stage's last progress."""
         self._looked = 0.0
         self()
 
     def __call__(self) -> None:
-        """Look at the file, at most once a second."""
+        """Read the file, at most once a second."""
         if time.monotonic() - self._looked < 1:
             return
         self._looked = time.monotonic()
@@ -181,9 +181,9 @@ class ShownProgress:
 
 
 class DvcOutputParser:
-    """Passes lines on and reads the stage's state from them: from DVC's first line, as later ones may be the stage's.
+    """Passes lines on and reads the stage's state from DVC's first line. Later lines may be the stage's.
 
-    `busy` is set while another DVC in this folder, outside the flow, uses the stage's files.
+    `busy` is set while another DVC process in this folder, outside the flow, uses the stage's files.
     """
 
     def __init__(self, name: str, write: Callable[[str], None]) -> None:
@@ -211,14 +211,14 @@ class DvcOutputParser:
             self._write(line)
 
     def start_waiting(self) -> None:
-        """Called before DVC is run again: from now on its repeated refusals are not passed on."""
+        """Suppress repeated refusals by DVC from now on. Call it before DVC is run again."""
         if not self._waiting:
             self._write("Waiting until it has ended")
         self._waiting, self.busy = True, False
 
 
 class RepeatedFailureFilter(logging.Filter):
-    """Drops Prefect's repetitions of a failure, which the stage's output and the end of the flow show already."""
+    """Drops Prefect's repeated failure messages. The stage's output and the flow's end already show the failure."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
@@ -243,7 +243,7 @@ def filter_repeated_failures() -> None:
 def run_pipeline(
     root: Path, stages: Sequence[Stage], targets: list[str], runs: Selection, where: Executor
 ) -> State[Any]:
-    """Run these stages, just read from DVC, as a flow run, and return its final state."""
+    """Run these stages, just read from DVC, as a flow run. Return its final state."""
 
     @flow(name="pipeline", task_runner=task_runners.task_runner(where), persist_result=False, **_HOOKS)
     def pipeline(targets: list[str], selection: str, executor: str) -> State[Any]:
@@ -259,7 +259,7 @@ def run_pipeline(
 
 @flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False, **_HOOKS)  # type: ignore[arg-type]
 def pipeline(targets: list[str] | None = None) -> State[Any]:
-    """Run the DAG of the current folder, read from DVC; this is what a schedule or a worker runs."""
+    """Run the DAG of the current folder, read from DVC. Schedules and workers call this."""
     # The parameters have built-in types: a worker loads this file by its path and cannot resolve other names.
     root = graph.find_root(Path.cwd())
     return execute(root, graph.GraphReader(root, targets or []).stages, targets or [], "stale", "local")
@@ -268,7 +268,7 @@ def pipeline(targets: list[str] | None = None) -> State[Any]:
 def execute(
     root: Path, stages: Sequence[Stage], targets: Sequence[str], selection: Selection, executor: Executor
 ) -> State[Any]:
-    """Run the stages inside the current flow run; returns the state that the flow run ends in."""
+    """Run the stages inside the current flow run. Return the flow run's final state."""
     task_runners.restore_sigterm()
     labels.label(root, " ".join(targets) or "all")
     with running.recorded(root), OrphanGuard() as guard:
@@ -295,7 +295,7 @@ def execute(
 
 
 def _submit_and_wait(runner: StageRunner) -> None:
-    """Submit every stage after its upstream and wait; on an interruption end the running stages first."""
+    """Submit every stage after its upstream, and wait. On an interruption, end the running stages first."""
     futures: dict[str, PrefectFuture[Any]] = {}
     try:
         for stage in runner.stages.values():
@@ -322,7 +322,7 @@ def _submit_and_wait(runner: StageRunner) -> None:
 
 
 def _end_what_was_not_run(futures: Mapping[str, PrefectFuture[Any]]) -> None:
-    """Give stages behind a failed one a final state: Prefect leaves them pending, and draws them as still waiting."""
+    """Give stages behind a failed one a final state. Otherwise Prefect shows them as waiting forever."""
     left = [(name, future.task_run_id) for name, future in futures.items() if not future.state.is_final()]
     if left:
         with get_client(sync_client=True) as client:
@@ -345,7 +345,7 @@ def _submitted(runner: StageRunner, stage: Stage, upstream: list[PrefectFuture[A
 
 
 def run_on_cluster(root: str, data: dict[str, Any], selection: Selection, upstream: list[Any]) -> State[Any]:
-    """Run a stage in a process of Ray or Dask, with a guard of its own; cancellations come from Prefect's server."""
+    """Run a stage in a Ray or Dask process with its own guard. Cancellations come from Prefect's server."""
     del upstream
     stage = graph.from_json(data)
     stage = replace(stage, needs=stage.needs.model_copy(update={"gpus": 0}))  # Ray or Dask has assigned them
@@ -357,7 +357,7 @@ def run_on_cluster(root: str, data: dict[str, Any], selection: Selection, upstre
 
 
 def _outcome(future: PrefectFuture[Any]) -> Outcome | None:
-    """Return the outcome of a stage that ran in another process; None if it never started."""
+    """Return the outcome of a stage in another process; None if it never started."""
     state = future.state
     if not state.is_final():
         return None
@@ -380,7 +380,7 @@ def _as_task(stage: Stage, function: Callable[..., State[Any]]) -> Task[..., Sta
 
 @contextmanager
 def watch_for_cancellation(cancel: threading.Event) -> Iterator[None]:
-    """Set `cancel` when the run is cancelled in Prefect's pages: Prefect does not notify a flow without a worker."""
+    """Set `cancel` when the run is cancelled in Prefect's UI. Prefect does not notify a flow without a worker."""
     stop, run_id = threading.Event(), flow_run.id
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""The flow runs of this workspace that are going; one whose process was killed is marked as crashed."""
+"""The active flow runs of this workspace. A run whose process was killed is marked as crashed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from prefect.runtime import flow_run
 from prefect.states import Crashed
 
 FOLDER = Path(".prefect/running")
-"""A file for each flow run, locked by its process: the kernel releases the lock of a killed one."""
+"""A folder with a file per flow run, locked by its process. The kernel releases a killed process's lock."""
 
 
 @contextmanager
 def recorded(root: Path) -> Iterator[None]:
-    """Record the current flow run while it goes, after those that were killed have been marked."""
+    """Record the current flow run while it is active, after marking killed ones."""
     mark_crashed(root)
     file = root / FOLDER / str(flow_run.id)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def recorded(root: Path) -> Iterator[None]:
 
 
 def mark_crashed(root: Path) -> None:
-    """Mark the flow runs of this workspace and host whose process has ended, and the tasks that they had begun."""
+    """Mark this workspace's flow runs on this host whose process has ended, and their started tasks."""
     gone = {file: pid for file in (root / FOLDER).glob("*") if (pid := _ended(file)) is not None}
     if not gone:
         return
@@ -52,7 +52,7 @@ def mark_crashed(root: Path) -> None:
 
 
 def _ended(file: Path) -> int | None:
-    """Return the process of a flow run if it ran on this host and has ended, else None."""
+    """Return the process of a flow run that ran on this host and has ended; else None."""
     try:
         with file.open("r+", encoding="utf-8") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Prefect's server on loopback, with a login and its database in .prefect/; `posttrain server` runs one."""
+"""Prefect's server on loopback with a login and its database in .prefect/. `posttrain server` runs one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _SETTINGS = {
 
 
 def prepare(root: Path) -> Path:
-    """Set Prefect's environment where the user has not; call it before Prefect is imported. Returns PREFECT_HOME."""
+    """Set Prefect's environment unless the user has. Call it before importing Prefect. Return PREFECT_HOME."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     home = Path(os.environ.setdefault("PREFECT_HOME", str(root / ".prefect")))
@@ -63,7 +63,7 @@ def prepare(root: Path) -> Path:
 
 
 def find(home: Path) -> str | None:
-    """The API of the server in PREFECT_API_URL, or of the one that `posttrain server` runs in this folder."""
+    """Return the API of the server in PREFECT_API_URL or of this folder's `posttrain server`; None without a server."""
     configured = os.environ.get("PREFECT_API_URL")
     if configured:
         if _is_local(configured) and not answers(configured):
@@ -80,12 +80,12 @@ def find(home: Path) -> str | None:
 
 
 def answers(url: str, timeout: float = 5.0) -> bool:
-    """Return whether a healthy server answers; waits for one that listens but is still starting."""
+    """Return whether a healthy server answers. Wait for one that listens but is still starting."""
     return _status(f"{url.rstrip('/')}/health", {}, timeout) == 200
 
 
 def login(home: Path) -> str:
-    """The login of this folder's servers, `name:password`; created on first use in a file that only its owner reads."""
+    """Return the login of this folder's servers, `name:password`, created on first use in a private file."""
     file, fresh = home / "login", home / f".login-{os.getpid()}"
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not file.exists():
@@ -103,7 +103,7 @@ def login(home: Path) -> str:
 
 
 def attach(home: Path, url: str) -> None:
-    """Point Prefect in this process and its children to a server; for a local one with the login of `home`."""
+    """Point Prefect in this process and its children to a server. A local server uses the login of `home`."""
     os.environ["PREFECT_API_URL"] = url
     if os.environ.get("PREFECT_API_KEY"):
         return
@@ -120,7 +120,7 @@ def _is_local(url: str) -> bool:
 
 
 def _status(url: str, headers: dict[str, str], timeout: float) -> int:
-    """Return the HTTP status of the answer, 0 without one."""
+    """Return the HTTP status of the answer; 0 without an answer."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(urllib.request.Request(url, headers=headers), timeout=timeout) as reply:
@@ -132,10 +132,10 @@ def _status(url: str, headers: dict[str, str], timeout: float) -> int:
 
 
 class Lock:
-    """Held from the start of a server until it answers: two that start at once would both migrate one database."""
+    """Held while a server starts. Two servers that start at once would both migrate the same database."""
 
     def __init__(self, file: Path) -> None:
-        """Wait until no other server of this folder is starting; the kernel releases the lock of a killed process."""
+        """Wait until no other server of this folder is starting. The kernel releases a killed process's lock."""
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         until = time.monotonic() + START_TIMEOUT
@@ -151,7 +151,7 @@ class Lock:
                 time.sleep(_LOCK_POLL)
 
     def release(self) -> None:
-        """Let the next server start; safe to call twice."""
+        """Let the next server start. It is safe to call this twice."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -159,14 +159,14 @@ class Lock:
 
 @dataclass(frozen=True)
 class TemporaryServer:
-    """A server that ends with this process, for whatever reason it ends."""
+    """A server that ends with this process in every case."""
 
     url: str
     log: Path
     start: Lock
 
     def wait(self) -> None:
-        """Wait until it answers; other servers of this folder may start then."""
+        """Wait until it answers. Other servers of this folder may start then."""
         answered = answers(self.url, START_TIMEOUT)
         self.start.release()
         if not answered:
@@ -175,7 +175,7 @@ class TemporaryServer:
 
 
 def connect(home: Path) -> TemporaryServer | None:
-    """Point Prefect to the running server, or to a new temporary one, which the caller has to wait for."""
+    """Point Prefect to the running server, or to a new temporary one, for which the caller must wait."""
     url = find(home)
     if url is not None:
         attach(home, url)
@@ -184,7 +184,7 @@ def connect(home: Path) -> TemporaryServer | None:
 
 
 def start_temporary(home: Path) -> TemporaryServer:
-    """Start a server and point Prefect to it; this process opens the port, so that no other can take it meanwhile."""
+    """Start a server and point Prefect to it. This process opens the port, so no other process can take it."""
     env = {**library_environment(), SERVER_AUTH: login(home)}
     start = Lock(home / "starting")
     listener = _listen(0)
@@ -212,7 +212,7 @@ def start_temporary(home: Path) -> TemporaryServer:
 
 
 def _new_log(folder: Path) -> Path:
-    """Return the log of the server of this process; the oldest logs of the folder are removed."""
+    """Return the log file of this process's server. Remove the folder's oldest logs."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for old in sorted(folder.glob("*.log"), key=lambda file: file.name)[: -_LOGS_KEPT + 1]:
         old.unlink(missing_ok=True)
@@ -281,7 +281,7 @@ def _serve(listener: socket.socket) -> None:
 
 
 def _serve_in_folder(home: Path, port: int) -> None:
-    """Serve until Ctrl-C, with the address in a file of `home`, where flows find it."""
+    """Serve until Ctrl-C. The address is in a file in `home`, where flows find it."""
     import threading
 
     os.environ.setdefault(SERVER_AUTH, login(home))
@@ -323,7 +323,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take a port; the other arguments are for the server that a flow starts for itself."""
+    """Add the port; the other arguments are for servers that flows start themselves."""
     parser.add_argument(
         "--port", type=int, default=PORT, help=f"the port, or a free one if it is in use; default: {PORT}"
     )
@@ -332,7 +332,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Command line."""
+    """Run the command line."""
     return run(parser().parse_args(words))
 
 

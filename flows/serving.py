@@ -1,4 +1,4 @@
-"""Serves a flow from this process until Ctrl-C or SIGTERM, which end what runs and pause its schedules."""
+"""Serve a flow from this process until Ctrl-C or SIGTERM, which end its runs and pause its schedules."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _POLL = 0.3
 
 
 class _Runner(Runner):
-    """Prefect's runner, with its own SIGTERM handler (Prefect's leaves schedules active and runs alive) and folder.
+    """Prefect's runner with its own SIGTERM handler and folder. Prefect's handler leaves schedules and runs active.
 
-    Prefect's folder, `runner_storage` in the folder for temporary files, belongs to the first user of the host.
+    Prefect's own folder, `runner_storage` in the temporary folder, belongs to the host's first user.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -36,7 +36,7 @@ class _Runner(Runner):
 
 
 def _end_runs() -> None:
-    """Send SIGTERM to the runs, also to one that is just being started; Ctrl-C reaches them by itself."""
+    """Send SIGTERM to the runs, including one that is just starting. Ctrl-C reaches them directly."""
     signalled: set[int] = set()
     while True:
         for child in psutil.Process().children():

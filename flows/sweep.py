@@ -1,6 +1,6 @@
-"""`posttrain sweep NAME -S KEY=VALUE,VALUE ...`: settings times seeds, each as a DVC experiment, several at once.
+"""`posttrain sweep NAME -S KEY=VALUE,VALUE ...`: run settings times seeds as DVC experiments, several at once.
 
-DVC's experiments are the record of what is done: the same command again resumes an interrupted sweep.
+DVC's experiments record what is done, so the same command resumes an interrupted sweep.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MAX_JOBS = 4
 
 
 def main(words: list[str] | None = None) -> int:
-    """Command line; 0 when every experiment has run, 1 when one failed, 128 + signal when it was interrupted."""
+    """Run the command line. Return 0 if every experiment has run, 1 if one failed, 128 + signal if interrupted."""
     return run(parser().parse_args(words))
 
 
@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take a name, values and seeds."""
+    """Add the arguments: a name, values and seeds."""
     parser.add_argument("name", metavar="NAME", help="the sweep's name; without -S the file sweeps/NAME.yaml is read")
     parser.add_argument(
         "-S",
@@ -153,7 +153,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def check_free(root: Path, name: str) -> None:
-    """Refuse a sweep with the name of a policy, which `compare` would take for it, or of a branch or tag."""
+    """Reject a sweep with the name of a policy, which `compare` would confuse with it, or of a branch or tag."""
     if is_posttrain_pipeline(root) and name in (runs := evaluated(read())) | {run.model: run for run in runs.values()}:
         what, fix = f"'{name}' is the name of a policy in {PARAMS_FILE}", "Choose another name"
         raise PipelineError(what=what, where="sweep", fix=fix)
@@ -162,9 +162,9 @@ def check_free(root: Path, name: str) -> None:
 
 
 def _to_run(root: Path, sweep: Sweep) -> tuple[list[Stage], list[str], list[str]]:
-    """Return the stages of each experiment, the targets with evaluations of what it trains, and the policies of these.
+    """Return the stages per experiment, the targets with evaluations of trained models, and those policies.
 
-    The policies are empty where the sweep has no targets.
+    If the sweep has no targets, there are no policies.
     """
     stages, targets = GraphReader(root).stages, list(sweep.targets)
     if not targets:
@@ -210,13 +210,13 @@ def _run_pending(
 
 
 def _finished_experiments() -> set[str]:
-    """Return the names of this commit's experiments; those of another commit ran other code."""
+    """Return the names of this commit's experiments. Experiments of another commit ran other code."""
     head = git("rev-parse", "HEAD").strip()
     return {experiment.name for experiment in experiments() if experiment.baseline == head}
 
 
 def named_sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
-    """Return the sweep that the command line describes, or its file with the seeds and targets of the command line."""
+    """Return the sweep on the command line, or its file with seeds and targets from the command line."""
     given = {
         "seeds": options.seeds,
         "seed_keys": _parts(options.seed_keys),
@@ -242,7 +242,7 @@ def named_sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
 
 
 def _values(word: str) -> tuple[str, list[Any]]:
-    """`KEY=1,2` as the key and its values, each read as YAML; lists and mappings belong in a file."""
+    """Return `KEY=1,2` as the key and its values, each parsed as YAML. Lists and mappings belong in a file."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 

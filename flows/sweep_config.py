@@ -1,4 +1,4 @@
-"""The trials of a sweep: its settings times its seeds, each checked and named before any work."""
+"""The trials of a sweep: its settings times its seeds. Each is checked and named before any work."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Random(Params):
 
 
 class Sweep(Params):
-    """A file under sweeps/: every combination of the grid, every listed setting, every random draw; times the seeds."""
+    """A file under sweeps/: every grid combination, every listed setting and every random draw, times the seeds."""
 
     grid: dict[str, list[Any]] = Field(default_factory=dict, description="key -> its values; every combination is run")
     settings: list[dict[str, Any]] = Field(
@@ -89,26 +89,26 @@ class Sweep(Params):
 
     @property
     def swept(self) -> list[str]:
-        """All keys that the sweep sets, without seeds."""
+        """All keys that the sweep varies, without seeds."""
         random_keys = self.random.over if self.random else {}
         return list(dict.fromkeys([*self.grid, *(key for setting in self.settings for key in setting), *random_keys]))
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One experiment of a sweep, with its name in DVC."""
+    """One experiment of a sweep, with its DVC name."""
 
     name: str
     overrides: Overrides
 
 
 def read_sweep(file: Path, instead: Mapping[str, Any]) -> Sweep:
-    """Return a sweep from its file, with these values in the place of the file's."""
+    """Return a sweep from its file. `instead` replaces some of its values."""
     return check(Sweep, {**read_yaml(file), **instead}, where="sweep", file=str(file))
 
 
 def checked_sweep_name(name: str) -> str:
-    """The name, if it can begin names of experiments (SWEEP-SETTINGS); with a '-' it could match another sweep's."""
+    """Return a name that can start experiment names (SWEEP-SETTINGS). With a '-' it could match another sweep's."""
     if not NAME.fullmatch(name):
         fix = "Use letters, digits and '_', also for file names under sweeps/"
         raise PipelineError(what=f"'{name}' cannot name a sweep", where="sweep", fix=fix)
@@ -116,7 +116,7 @@ def checked_sweep_name(name: str) -> str:
 
 
 def trials(name: str, sweep: Sweep) -> list[Trial]:
-    """Return every setting with every seed, without repetitions; the seeds of a setting follow each other."""
+    """Return every setting with every seed, without repetitions. The seeds of a setting are adjacent."""
     grid = [dict(zip(sweep.grid, values, strict=True)) for values in itertools.product(*sweep.grid.values())]
     settings = [*(grid if sweep.grid else []), *sweep.settings, *_random_settings(sweep.random)] or [{}]
     keys = sweep.seed_keys or sorted({f"{_section(key)}.seed" for key in sweep.swept}) or [SEED]
@@ -127,10 +127,10 @@ def trials(name: str, sweep: Sweep) -> list[Trial]:
 
 
 def check_trials(trials: Sequence[Trial]) -> None:
-    """Check the whole params.yaml of every trial, so that a mistake costs no work.
+    """Check the whole params.yaml of every trial, so that mistakes are found before any work.
 
-    In a process of its own: the check imports polars, whose SIGINT handler would keep Ctrl-C from a flow that waits
-    for its tasks.
+    The check runs in a separate process. It imports polars, whose SIGINT handler would keep Ctrl-C from a flow that
+    waits for its tasks.
     """
     request = json.dumps([[trial.name, dict(trial.overrides)] for trial in trials])
     command, env = library_command(f"{__package__}.sweep_config"), library_environment()
@@ -168,7 +168,7 @@ def check_trials_here(trials: Sequence[Trial]) -> None:
 
 
 def check_committed(where: str, fix: str) -> None:
-    """Raise if files other than DVC's outputs differ from the last commit: what runs elsewhere starts from it."""
+    """Raise if files other than DVC's outputs differ from the last commit, from which remote work starts."""
     git("rev-parse", "--verify", "HEAD")
     outputs = {out["path"] for entry in read_lock(Path()).values() for out in entry.get("outs", ())}
     changed = [
@@ -187,7 +187,7 @@ def described(trial: Trial) -> str:
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:
-    """Return the settings that have the value of one dotted key alone."""
+    """Return nested settings with only this dotted key set."""
     for part in reversed(key.split(".")):
         value = {part: value}
     return dict(value)
@@ -211,13 +211,13 @@ def _draw(over: Range | list[Any], rng: random.Random) -> Any:
 
 
 def _section(key: str) -> str:
-    """Return the section that has a seed of its own: a run, or evaluate.settings."""
+    """Return the section with its own seed: a run, or evaluate.settings."""
     parts = key.split(".")
     return ".".join(parts[:2] if parts[0] == "evaluate" else parts[:3])
 
 
 def _check_key(key: str, params: Mapping[str, Any]) -> None:
-    """Raise if the key belongs to no run of params.yaml: setting it would add a run."""
+    """Raise if the key belongs to no run in params.yaml, because setting it would add a run."""
     parts = key.split(".")
     group = ".".join(parts[:2])
     if parts[0] in GROUPS and group not in ("evaluate.settings", "evaluate.policies"):
@@ -228,7 +228,7 @@ def _check_key(key: str, params: Mapping[str, Any]) -> None:
 
 
 def _name(sweep: str, overrides: Overrides) -> str:
-    """Readable, and unique by a digest of the exact settings: the same settings are the same experiment."""
+    """Return a readable name with a digest of the exact settings: equal settings give the same experiment."""
     digest = hashlib.sha256(json.dumps(overrides, sort_keys=True).encode()).hexdigest()[:6]
     last_keys = {key.rpartition(".")[2]: value for key, value in overrides.items()}
     slug = re.sub(r"\.{2,}", ".", "-".join(f"{key}{_plain(value)}" for key, value in last_keys.items()))[:MAX_SLUG]
@@ -240,7 +240,7 @@ def _plain(value: Any) -> str:
 
 
 def main() -> int:
-    """Check the trials on standard input and print the error, if any, as one JSON object."""
+    """Check the trials on standard input. Print an error, if there is one, as a JSON object."""
     try:
         check_trials_here([Trial(name, overrides) for name, overrides in json.load(sys.stdin)])
     except PosttrainError as error:

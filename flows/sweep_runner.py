@@ -1,4 +1,4 @@
-"""Runs a sweep's experiments as Prefect tasks, several at once, each by `dvc exp run` in a clone and process group."""
+"""Run a sweep's experiments as parallel Prefect tasks, each with `dvc exp run` in its own clone and process group."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from .sweep_start import Start
 
 _MESSAGE_LINES = 12
 _SHARED = "with the same inputs. Wait until it has ended"
-"""What a stage says that finds the lock of its checkpoints held."""
+"""A stage's message when the lock of its checkpoints is held."""
 _SHARED_POLL = 5.0
 _STAGE_LINES = ("Running stage '", "Stage '", "ERROR", "error:")
-"""The lines that go to Prefect; the experiment's log has all."""
+"""The lines that are sent to Prefect. The experiment's log has all lines."""
 
 
 class StageTimes:
-    """Measures each stage's time from DVC's output and saves it at once; DVC itself records no times.
+    """Measures each stage's time from DVC's output and saves it at once, because DVC records no times.
 
-    A stage that finished before a kill comes from the run cache later, and keeps its first time.
+    A stage that finished before a kill is later restored from the run cache and keeps its first time.
     """
 
     def __init__(self, file: Path) -> None:
@@ -68,7 +68,7 @@ class StageTimes:
 
 
 class Failure:
-    """The stage at which an experiment failed, and its error, read from DVC's output."""
+    """The stage at which an experiment failed and its error, from DVC's output."""
 
     def __init__(self) -> None:
         self.stage = self.error = ""
@@ -81,17 +81,17 @@ class Failure:
 
     @property
     def is_shared(self) -> bool:
-        """Whether another experiment runs the same stage now: its result serves both."""
+        """Whether another experiment is running the same stage, whose result serves both."""
         return _SHARED in self.error
 
     @property
     def found(self) -> tuple[str, str]:
-        """What two failures that are alike share."""
+        """The key that equal failures share."""
         return self.stage, self.error
 
 
 class SweepRunner:
-    """Runs experiments and holds the state that the tasks of one sweep share."""
+    """Runs experiments and holds the state shared by the tasks of a sweep."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class SweepRunner:
         self._started, self._lock = time.monotonic(), threading.Lock()
 
     def run(self, trial: Trial) -> State[Any]:
-        """Run one experiment; Prefect records the returned state."""
+        """Run one experiment and return its state, which Prefect records."""
         try:
             outcome = self._run_once(trial)
         except Exception as error:  # noqa: BLE001  whatever fails around an experiment is a failure of it
@@ -149,7 +149,7 @@ class SweepRunner:
         return Outcome("Failed", ended.seconds, f"'{trial.name}' failed (exit code {ended.code}):\n{tail}")
 
     def _attempt(self, trial: Trial, gpu_env: Mapping[str, str], log: TextIO) -> tuple[process.Exit, Failure]:
-        """Run an experiment in a new clone, and bring it into the workspace's repository."""
+        """Run an experiment in a new clone and fetch it into the workspace's repository."""
         words = [sys.executable, "-m", "dvc", "--wait-for-lock", "exp", "run", "-n", trial.name, *self.targets]
         times, failure = StageTimes(self.root / TIMES / f"{trial.name}.json"), Failure()
         with self.start.cloned(trial.overrides) as clone:
@@ -171,14 +171,14 @@ class SweepRunner:
         return ended, failure
 
     def stop_if_repeated(self, failure: Failure) -> None:
-        """Begin no more experiments after the second failure of the same stage with the same error."""
+        """Start no more experiments after the second failure of the same stage with the same error."""
         with self._lock:
             if failure.error and failure.found in self._failures and not self.stopped:
                 self.stopped = f"stopped, because two experiments failed alike at '{failure.stage}': {failure.error}"
             self._failures.add(failure.found)
 
     def _print_progress(self, trial: Trial, outcome: Outcome) -> None:
-        """Print a line for the experiment, with the estimated time for the rest."""
+        """Print a line for the experiment, with the estimated remaining time."""
         done, elapsed = len(self.outcomes), time.monotonic() - self._started
         left = (len(self.pending) - done) * elapsed / done
         eta = f", about {left / 60:.0f} min left" if left > 90 else f", about {left:.0f} s left" if left else ""
@@ -187,7 +187,7 @@ class SweepRunner:
 
 
 def run_sweep(name: str, runner: SweepRunner, jobs: int, warm_up: int) -> State[Any]:
-    """Run the pending trials as a flow run, the first `warm_up` of them before all others, and return its state."""
+    """Run the pending trials as a flow run, the first `warm_up` before the others. Return its state."""
     pool: Any = ThreadPoolTaskRunner(max_workers=jobs)
 
     @flow(name=f"sweep-{name}", task_runner=pool, persist_result=False, on_failure=[notify.on_failure])

@@ -1,4 +1,4 @@
-"""What every experiment of a sweep starts from: the workspace as it was when the sweep began, in a clone of its own."""
+"""The start of every experiment in a sweep: the workspace as it was when the sweep began, in a separate clone."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", "
 
 @dataclass(frozen=True)
 class Start:
-    """A commit of the workspace, which git keeps beside the branch, and the commit below it."""
+    """A commit of the workspace that git keeps outside the branch, and its parent."""
 
     root: Path
     commit: str
     baseline: str
-    """The last commit of the branch, under which DVC files the experiments."""
+    """The branch's last commit, under which DVC lists the experiments."""
 
     @classmethod
     def of(cls, root: Path) -> Start:
-        """Commit the workspace as it is now; neither the branch nor the index moves."""
+        """Commit the workspace as it is now. Neither the branch nor the index changes."""
         baseline = git("rev-parse", "HEAD").strip()
         with tempfile.TemporaryDirectory() as folder:
             index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
@@ -56,9 +56,9 @@ class Start:
 
     @contextmanager
     def cloned(self, overrides: Mapping[str, Any]) -> Iterator[Path]:
-        """Give the folder of an experiment: a clone of the start with these settings; it is removed at the end.
+        """Yield the folder of an experiment: a temporary clone of the start with these settings.
 
-        It lies where DVC has its own copies, so that `posttrain repair` removes what a killed sweep has left.
+        It is in the same place as DVC's own copies, so that `posttrain repair` removes the leftovers of a killed sweep.
         """
         copies = self.root / COPIES
         copies.mkdir(parents=True, exist_ok=True)
@@ -79,16 +79,16 @@ class Start:
             shutil.rmtree(top, ignore_errors=True)
 
     def take(self, folder: Path, name: str) -> None:
-        """Bring an experiment of a clone into the workspace's repository."""
+        """Fetch an experiment from a clone into the workspace's repository."""
         ref = f"refs/exps/{self.baseline[:2]}/{self.baseline[2:]}/{name}"
         top = git("-C", str(folder), "rev-parse", "--show-toplevel").strip()
         git(*_QUIET, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", top, f"+{ref}:{ref}")
 
 
 def write_params(file: Path, overrides: Mapping[str, Any]) -> None:
-    """Change settings in a params.yaml, and keep its comments.
+    """Change settings in a params.yaml and keep its comments.
 
-    `dvc exp run -S` would drop the quotes of texts between braces, which its own reader then cannot read.
+    `dvc exp run -S` would drop the quotes of texts between braces, which DVC then cannot read.
     """
     from ruamel.yaml import YAML
 
@@ -112,7 +112,7 @@ def write_params(file: Path, overrides: Mapping[str, Any]) -> None:
 
 
 def _lay(settings: Any, over: Mapping[str, Any]) -> None:
-    """Change settings in place, as `merge` does it for a copy."""
+    """Change settings in place, like `merge` does for a copy."""
     for key, value in over.items():
         if isinstance(value, Mapping) and isinstance(settings.get(key), Mapping):
             _lay(settings[key], value)
@@ -121,7 +121,7 @@ def _lay(settings: Any, over: Mapping[str, Any]) -> None:
 
 
 def _quoted(value: Any) -> Any:
-    """Return a value whose texts have quotes where a reader of YAML may need them."""
+    """Return a value whose texts are quoted where a YAML reader may need it."""
     from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
     if isinstance(value, Mapping):
@@ -136,7 +136,7 @@ def _top() -> Path:
 
 
 def _configure(root: Path, folder: Path) -> None:
-    """Give a clone the workspace's own settings of DVC, and its cache."""
+    """Give a clone the workspace's DVC settings and cache."""
     from dvc.config import Config
 
     local = Config(str(root / ".dvc")).read("local")
@@ -146,9 +146,9 @@ def _configure(root: Path, folder: Path) -> None:
 
 
 def _forget_missing(lock: Path, cache: Path) -> None:
-    """Remove the stages of a dvc.lock whose outputs are not on this machine, as those that a clone has not pulled.
+    """Remove stages from a dvc.lock whose outputs are not on this machine, e.g. because they were not pulled.
 
-    With such an entry DVC does not look for the stage in its run cache: each experiment would repeat it, or fail.
+    With such an entry, DVC does not search the run cache for the stage, so each experiment would repeat it or fail.
     """
     if not lock.is_file():
         return
@@ -159,7 +159,7 @@ def _forget_missing(lock: Path, cache: Path) -> None:
 
 
 def _is_here(entry: Mapping[str, Any], folder: Path, cache: Path) -> bool:
-    """Return whether the outputs of a stage are in DVC's cache, or in git and so in the clone."""
+    """Return whether a stage's outputs are in DVC's cache, or in git and so in the clone."""
     return all(
         os.path.lexists(folder / out["path"]) or is_in_cache(str(out.get("md5", "")), cache)
         for out in entry.get("outs") or ()

@@ -1,4 +1,4 @@
-"""What a sweep runs: its targets, and the evaluations of the runs that it trains."""
+"""The stages of a sweep: its targets, and evaluations of the runs that it trains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .graph import Stage
 
 
 def closure(stages: Sequence[Stage], targets: Collection[str]) -> list[Stage]:
-    """Return the targets, stages or groups of a foreach, with all that they need."""
+    """Return the targets (stages or groups of a foreach) with all dependencies."""
     wanted: set[str] = set()
     for stage in reversed(stages):  # upstream stages come first
         if is_named(stage.name, targets) or stage.name in wanted:
@@ -21,17 +21,17 @@ def closure(stages: Sequence[Stage], targets: Collection[str]) -> list[Stage]:
 
 
 def is_named(stage: str, targets: Collection[str]) -> bool:
-    """Return whether the targets have the stage or its group."""
+    """Return whether the targets contain the stage or its group."""
     return stage in targets or stage.partition("@")[0] in targets
 
 
 def missing_evaluations(
     settings: Any, ran: Sequence[Stage], targets: Collection[str], swept: Iterable[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the evaluations to add to a sweep's targets, and the models that it trains and nothing evaluates.
+    """Return the evaluations to add to a sweep's targets, and its trained models that nothing evaluates.
 
-    `ran`: the targets with all that they need. A sweep trains the targets that make a model, and of the others those
-    whose settings, or what they begin with, it changes.
+    `ran`: the targets with all dependencies. A sweep trains targets that make a model. Of the others, it trains those
+    whose settings, or whose start's settings, it varies.
     """
     keys = [f"{key}." for key in swept]
     every = f"{SEED}." in keys
@@ -51,6 +51,6 @@ def missing_evaluations(
 
 
 def _section(stage: str) -> str:
-    """Return where the settings of a stage are in params.yaml: online@grpo -> online.runs.grpo; empty elsewhere."""
+    """Return the section of a stage in params.yaml: online@grpo -> online.runs.grpo; empty for other stages."""
     kind, _, run = stage.partition("@")
     return next((f"{one.group}.{run}" for one in STAGES if one.name == kind), "")

@@ -1,7 +1,7 @@
-"""Stages as tasks of Ray or Dask, on one machine or on a cluster whose hosts all see this folder under the same path.
+"""Stages as Ray or Dask tasks, on one machine or on a cluster whose hosts all see this folder at the same path.
 
-Without an address a small local cluster is started on loopback and ends with the flow; RAY_ADDRESS or
-DASK_SCHEDULER_ADDRESS names an existing one. As everywhere, dvc.lock says which stages are done.
+Without an address, a small local cluster starts on loopback and ends with the flow. RAY_ADDRESS or
+DASK_SCHEDULER_ADDRESS selects an existing one. As always, dvc.lock decides which stages are done.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def task_runner(executor: Executor) -> TaskRunner[Any]:
-    """Prefect's task runner for an executor."""
+    """Return Prefect's task runner for an executor."""
     if executor not in CLUSTER_RUNNERS:
         return ThreadPoolTaskRunner()
     if find_spec(f"prefect_{executor}") is None:
@@ -38,14 +38,14 @@ def task_runner(executor: Executor) -> TaskRunner[Any]:
 
 
 def restore_sigterm() -> None:
-    """Have Python handle SIGTERM again: Ray, once started, would abort the process instead."""
+    """Make Python handle SIGTERM again. Once started, Ray would abort the process instead."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 @contextmanager
 def gpu_resources(executor: Executor, stage: Stage) -> Iterator[None]:
-    """A task submitted inside waits for the stage's GPUs; Ray or Dask assigns them and sets CUDA_VISIBLE_DEVICES."""
+    """Make a task that is submitted inside wait for the stage's GPUs. Ray or Dask assigns them."""
     if executor not in CLUSTER_RUNNERS or not stage.needs.gpus:
         yield
         return

@@ -1,4 +1,4 @@
-"""What a host runs to take stages: `posttrain workers`, in its own clone (docs/flows.md)."""
+"""`posttrain workers`: let a host run stages in its own clone (docs/flows.md)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLE = "--name big-gpu"
 
 
 def host_name(root: Path) -> str:
-    """Return a name for this clone, as one machine may have several; Prefect allows no slash in it."""
+    """Return a name for this clone, because a machine may have several. Prefect does not allow a slash in it."""
     return f"{socket.gethostname()}{str(root).replace('/', '-')}"
 
 
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take a name."""
+    """Add the argument: a name."""
     parser.add_argument("--name", help="the host's name; default: the machine's name and the clone's folder")
 
 

@@ -1,4 +1,4 @@
-"""The stages of the pipeline, one short file each. This file sets what must be set before torch is imported."""
+"""The stages of the pipeline, one short file each. This file applies settings that must precede importing torch."""
 
 from __future__ import annotations
 

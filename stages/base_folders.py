@@ -1,4 +1,4 @@
-"""base_folders: one run of `base.folders`, a model from a folder of yours, checked and copied."""
+"""base_folders: one run of `base.folders`. Checks and copies a model from your own folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from posttrain.pipeline.runs.copied_models import copy_folder
 
 
 def main(run: str) -> None:
-    """Writes models/base/RUN and metrics/base/RUN.json."""
+    """Write models/base/RUN and metrics/base/RUN.json."""
     copy_folder(run)
 
 

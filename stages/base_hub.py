@@ -1,4 +1,4 @@
-"""base_hub: one run of `base.hub`, a model of the Hub at its commit, checked and copied."""
+"""base_hub: one run of `base.hub`. Checks and copies a model from the Hub at its commit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from posttrain.pipeline.runs.copied_models import copy_from_hub
 
 
 def main(run: str) -> None:
-    """Writes models/base/RUN and metrics/base/RUN.json."""
+    """Write models/base/RUN and metrics/base/RUN.json."""
     copy_from_hub(run)
 
 

@@ -1,4 +1,4 @@
-"""base_scratch: one run of `base.scratch`, a small model trained from scratch on a corpus."""
+"""base_scratch: one run of `base.scratch`. Trains a small model from scratch on a corpus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from posttrain.pipeline.runs.training import training_stage
 
 
 def main(run: str) -> None:
-    """Writes models/base/RUN, metrics/base/RUN.json and plots/base/RUN.csv."""
+    """Write models/base/RUN, metrics/base/RUN.json and plots/base/RUN.csv."""
     stage = training_stage("base_scratch", run)
     with tokenizer_folder(run) as folder:
         rows = scratch_rows(stage, folder)

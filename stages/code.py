@@ -1,4 +1,4 @@
-"""code: what each run of params.yaml can load, as digests of files and versions of packages (code_manifest.py)."""
+"""code: list the code that each run in params.yaml can load, as digests of files and versions of packages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from posttrain.pipeline.runs.code import write_code_of_runs
 
 
 def main() -> int:
-    """Writes code/STAGE/RUN.json for every run, and code/report.json."""
+    """Write code/STAGE/RUN.json for every run, and code/report.json."""
     argparse.ArgumentParser(prog="python -m posttrain run code", description=__doc__).parse_args()
     try:
         write_code_of_runs()

@@ -1,4 +1,4 @@
-"""data_commands: one run of `data.commands`, tables that a command of yours writes, read as your own files are."""
+"""data_commands: one run of `data.commands`. Reads tables that your own command writes, like your own files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from posttrain.pipeline.runs.data_tables import command_tables, write_tables_of
 
 
 def main(run: str) -> None:
-    """Writes data/RUN/KIND.parquet for each kind of table that the run has."""
+    """Write data/RUN/KIND.parquet for each kind of table that the run has."""
     write_tables_of(run, command_tables)
 
 

@@ -1,4 +1,4 @@
-"""data_files: one run of `data.files`, tables read from the user's own files."""
+"""data_files: one run of `data.files`. Reads tables from the user's own files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from posttrain.pipeline.tables.sources import file_tables
 
 
 def main(run: str) -> None:
-    """Writes data/RUN/KIND.parquet for each kind of table that the run has."""
+    """Write data/RUN/KIND.parquet for each kind of table that the run has."""
     write_tables_of(run, file_tables)
 
 

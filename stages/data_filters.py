@@ -1,4 +1,4 @@
-"""data_filters: one run of `data.filters`, a table without some of its rows."""
+"""data_filters: one run of `data.filters`. Removes some rows of a table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from posttrain.pipeline.runs.data_filters import filter_table
 
 
 def main(run: str) -> None:
-    """Writes data/RUN/KIND.parquet, of the kind of the table that is filtered."""
+    """Write data/RUN/KIND.parquet, with the same kind as the filtered table."""
     filter_table(run)
 
 

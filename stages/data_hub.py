@@ -1,4 +1,4 @@
-"""data_hub: one run of `data.hub`, tables downloaded from the Hub."""
+"""data_hub: one run of `data.hub`. Downloads tables from the Hub."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from posttrain.pipeline.tables.sources import hub_tables
 
 
 def main(run: str) -> None:
-    """Writes data/RUN/KIND.parquet for each kind of table that the run has."""
+    """Write data/RUN/KIND.parquet for each kind of table that the run has."""
     write_tables_of(run, hub_tables)
 
 

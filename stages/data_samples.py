@@ -1,4 +1,4 @@
-"""data_samples: one run of `data.samples`, tables made from a policy's own samples."""
+"""data_samples: one run of `data.samples`. Makes tables from a policy's own samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from posttrain.pipeline.runs.data_samples import samples_stage
 
 
 def main(run: str) -> None:
-    """Writes what the run asks for of data/RUN/{pairs,feedback,chat,prompts}.parquet, and metrics/data/RUN.json."""
+    """Write the run's tables among data/RUN/{pairs,feedback,chat,prompts}.parquet, and metrics/data/RUN.json."""
     stage = samples_stage(run)
     policy = stage.policy()
     found = sample_and_score(

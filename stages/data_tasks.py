@@ -1,4 +1,4 @@
-"""data_tasks: one run of `data.tasks`, tables generated."""
+"""data_tasks: one run of `data.tasks`. Generates tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from posttrain.pipeline.runs.task_tables import task_tables
 
 
 def main(run: str) -> None:
-    """Writes data/RUN/KIND.parquet for each kind of table that the run has."""
+    """Write data/RUN/KIND.parquet for each kind of table that the run has."""
     write_tables_of(run, task_tables)
 
 

@@ -1,4 +1,4 @@
-"""distill: one run that learns its teachers' distributions, on given answers or own samples, or next to a reward."""
+"""distill: one run that learns from teachers' distributions, on given answers or own samples, or besides a reward."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from posttrain.pipeline.runs.training import training_stage
 
 
 def main(run: str) -> None:
-    """Writes models/distill/RUN, rollouts/distill/RUN, metrics/distill/RUN.json and plots/distill/RUN.csv."""
+    """Write models/distill/RUN, rollouts/distill/RUN, metrics/distill/RUN.json and plots/distill/RUN.csv."""
     stage = training_stage("distill", run)
     given = distill_run(stage)
     trained = distill(

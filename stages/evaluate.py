@@ -1,4 +1,4 @@
-"""evaluate: one policy of `evaluate.policies` on held-out prompts; NAME is its label there, e.g. grpo."""
+"""evaluate: evaluate one policy of `evaluate.policies` on held-out prompts. NAME is its label there, e.g. grpo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from posttrain.pipeline.runs.evaluation_stage import policy_evaluation
 
 
 def main(label: str) -> None:
-    """Writes results/NAME/rollouts.parquet and results/NAME/metrics.json."""
+    """Write results/NAME/rollouts.parquet and results/NAME/metrics.json."""
     with policy_evaluation(label) as stage:
         policy = stage.policy()
         measured = evaluate_model(

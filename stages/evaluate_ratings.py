@@ -1,4 +1,4 @@
-"""evaluate_ratings: one run of `evaluate.ratings`, policies against each other on the prompts of their evaluations."""
+"""evaluate_ratings: one run of `evaluate.ratings`. Compares policies on the prompts of their evaluations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from posttrain.pipeline.runs.evaluate_ratings import rate
 
 
 def main(run: str) -> None:
-    """Writes metrics/ratings/RUN.parquet and metrics/ratings/RUN.json."""
+    """Write metrics/ratings/RUN.parquet and metrics/ratings/RUN.json."""
     print("\n".join(rating_lines(run, rate(run))))
 
 

@@ -1,4 +1,4 @@
-"""evaluate_runs: one run of `evaluate.runs`, a policy on a table of its own, by its samples or by likelihoods."""
+"""evaluate_runs: one run of `evaluate.runs`. Evaluates a policy on its own table, by samples or by likelihoods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from posttrain.pipeline.runs.evaluation_stage import table_evaluation
 
 
 def main(run: str) -> None:
-    """Writes results/NAME/rollouts.parquet and results/NAME/metrics.json."""
+    """Write results/NAME/rollouts.parquet and results/NAME/metrics.json."""
     with table_evaluation(run) as stage:
         if stage.params.by == "samples":
             policy = stage.policy()

@@ -1,4 +1,4 @@
-"""external: one run of `external.runs`, a model that a command of yours trains, checked before it counts."""
+"""external: one run of `external.runs`. Your own command trains a model, which is then checked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from posttrain.pipeline.runs.external_model import train_externally
 
 
 def main(run: str) -> None:
-    """Writes models/external/RUN, metrics/external/RUN.json and plots/external/RUN.csv."""
+    """Write models/external/RUN, metrics/external/RUN.json and plots/external/RUN.csv."""
     train_externally(run)
 
 

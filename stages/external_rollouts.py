@@ -1,4 +1,4 @@
-"""external_rollouts: one run of `external.rollouts`, the rollouts of another library, read into a table of ours."""
+"""external_rollouts: one run of `external.rollouts`. Reads another library's rollouts into a table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from posttrain.pipeline.runs.external_rollouts import read_rollouts
 
 
 def main(run: str) -> None:
-    """Writes rollouts/external/RUN, metrics/external/RUN.json and plots/external/RUN.csv."""
+    """Write rollouts/external/RUN, metrics/external/RUN.json and plots/external/RUN.csv."""
     read_rollouts(run)
 
 

@@ -1,4 +1,4 @@
-"""lm_eval: one run of `evaluate.lm_eval`, a model that lm-evaluation-harness or another evaluator measures."""
+"""lm_eval: one run of `evaluate.lm_eval`. lm-evaluation-harness or another evaluator evaluates a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from posttrain.pipeline.runs.evaluator_runs import measure_by_evaluator
 
 
 def main(name: str) -> None:
-    """Writes results/lm_eval/NAME/metrics.json and results/lm_eval/NAME/documents.parquet."""
+    """Write results/lm_eval/NAME/metrics.json and results/lm_eval/NAME/documents.parquet."""
     measure_by_evaluator(name)
 
 

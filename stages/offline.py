@@ -1,4 +1,4 @@
-"""offline: one run of reinforcement learning on rollouts that an earlier run stored, without sampling."""
+"""offline: one run of reinforcement learning on an earlier run's stored rollouts, without sampling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from posttrain.pipeline.runs.training import training_stage
 
 
 def main(run: str) -> None:
-    """Writes models/offline/RUN, metrics/offline/RUN.json and plots/offline/RUN.csv."""
+    """Write models/offline/RUN, metrics/offline/RUN.json and plots/offline/RUN.csv."""
     stage = training_stage("offline", run)
     models, rollouts = offline_run(stage)
     trained = train_on_rollouts(

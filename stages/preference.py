@@ -1,4 +1,4 @@
-"""preference: one named run of preference optimisation (DPO and its family) on the pairs or the feedback."""
+"""preference: one run of preference optimisation (DPO and its family) on pairs or feedback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from posttrain.pipeline.runs.training import training_stage
 
 
 def main(run: str) -> None:
-    """Writes models/preference/RUN, metrics/preference/RUN.json and plots/preference/RUN.csv."""
+    """Write models/preference/RUN, metrics/preference/RUN.json and plots/preference/RUN.csv."""
     stage = training_stage("preference", run)
     rows = preference_rows(stage)
     trained = train_model(

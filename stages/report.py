@@ -1,4 +1,4 @@
-"""report: every policy side by side, as figures, as a table of completions and as one page."""
+"""report: compare all policies, in metrics, in a table of completions and on one page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from posttrain.pipeline.report.build import PAGE, build_report
 
 
 def main() -> None:
-    """Writes headline.json, summary.json, samples.parquet and report.html under report/."""
+    """Write headline.json, summary.json, samples.parquet and report.html under report/."""
     for label, error in build_report().items():
         print(f"report: {label} is left out: {error}")
     print(f"report: open {PAGE} in a browser")

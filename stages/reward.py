@@ -1,4 +1,4 @@
-"""reward: one run of a reward model from comparisons."""
+"""reward: one run that trains a reward model on comparisons."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from posttrain.pipeline.runs.training import training_stage
 
 
 def main(run: str) -> None:
-    """Writes models/reward/RUN, metrics/reward/RUN.json and plots/reward/RUN.csv."""
+    """Write models/reward/RUN, metrics/reward/RUN.json and plots/reward/RUN.csv."""
     stage = training_stage("reward", run)
     rows, shown = reward_rows(stage)
     trained = train_model(

@@ -1,4 +1,4 @@
-"""reward_sets: one run of `reward.sets`, two models side by side: reward models of one run, or teachers."""
+"""reward_sets: one run of `reward.sets`. Puts two reward models or teachers into one folder for a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from posttrain.pipeline.runs.copied_models import collect_models
 
 
 def main(run: str) -> None:
-    """Writes models/reward/RUN/NAME for each model."""
+    """Write models/reward/RUN/NAME for each model."""
     collect_models(run)
 
 

@@ -1,4 +1,4 @@
-"""sft: one run of supervised fine-tuning on demonstrations, or of more pretraining on a corpus."""
+"""sft: one run of supervised fine-tuning on demonstrations, or of further pretraining on a corpus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from posttrain.pipeline.runs.training import training_stage
 
 
 def main(run: str) -> None:
-    """Writes models/sft/RUN, metrics/sft/RUN.json and plots/sft/RUN.csv."""
+    """Write models/sft/RUN, metrics/sft/RUN.json and plots/sft/RUN.csv."""
     stage = training_stage("sft", run)
     rows = sft_rows(stage)
     trained = train_model(

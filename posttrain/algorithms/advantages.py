@@ -1,4 +1,4 @@
-"""What an advantage is, and what several of them share; no gradient flows through them."""
+"""What advantages are, and functions that several of them use. No gradient flows through them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from posttrain.settings.listing import Listing, instance
 
 
 def group_sums(values_B: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor]:
-    """(sum, count) over each row's group, repeated on the rows; rows with equal numbers are a group, in any order."""
+    """Return (sum, count) over each row's group, repeated on the rows. Rows with equal numbers form a group."""
     _, index_B = torch.unique(group_B, return_inverse=True)
     groups = int(index_B.max()) + 1 if index_B.numel() else 0
     sums = values_B.new_zeros(groups).index_add_(0, index_B, values_B)
@@ -26,7 +26,7 @@ def group_sums(values_B: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def group_range(reward_B: Tensor, group_B: Tensor) -> Tensor:
-    """max - min of the reward in each row's group."""
+    """Return max - min of the reward in each row's group."""
     _, index_B = torch.unique(group_B, return_inverse=True)
     groups = int(index_B.max()) + 1 if index_B.numel() else 0
     highest = reward_B.new_full((groups,), -torch.inf).scatter_reduce(0, index_B, reward_B, "amax")
@@ -42,10 +42,11 @@ def at_last_token(reward_B: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 def whiten(advantage_N: Tensor, weight_N: Tensor, eps: float = 1e-8) -> Tensor:
-    """(A - mean) / sqrt(var + eps) over all counted tokens of the optimizer step; uncounted tokens stay 0.
+    """Return (A - mean) / sqrt(var + eps) over all counted tokens of the step. Uncounted tokens stay 0.
 
-    Advantages that are all equal become exactly 0: dividing their rounding errors would train on noise. So do those
-    that differ from the mean by rounding alone, whose sign would say whether they are clipped.
+    If all advantages are equal, the result is exactly 0, because dividing rounding errors would train on noise. The
+    same applies to advantages that differ from the mean only by rounding, whose sign would decide whether they are
+    clipped.
     """
     counted_N = weight_N > 0
     values = advantage_N[counted_N]
@@ -58,7 +59,7 @@ def whiten(advantage_N: Tensor, weight_N: Tensor, eps: float = 1e-8) -> Tensor:
 
 
 def check_group_size(count_B: Tensor, name: str) -> None:
-    """Refuse groups of one sample."""
+    """Reject groups of one sample."""
     if count_B.numel() and bool((count_B < 2).any()):
         raise ValueError(f"{name}: a group of one sample has nothing to compare with")
 
@@ -70,20 +71,20 @@ class Rewards:
     step: Ragged
     reward_B: Tensor
     kl_penalty_N: Tensor
-    """Of each token; 0 where the KL is not in the reward."""
+    """KL penalty per token; 0 if the KL is not in the reward."""
     kl_penalty_B: Tensor
-    """Of each row."""
+    """KL penalty per row."""
     state: State
 
     @property
     def penalised(self) -> Tensor:
-        """The outcome rewards less the KL penalty."""
+        """The outcome rewards minus the KL penalty."""
         return self.reward_B - self.kl_penalty_B
 
 
 @dataclass(frozen=True)
 class Advantage:
-    """An entry of the table: (rewards, options) -> the token columns `advantage` and, for a critic, `return`."""
+    """An entry of the table: (rewards, options) -> the token columns `advantage` and, with a critic, `return`."""
 
     options: type[Options]
     columns: Callable[[Rewards, Any], dict[str, Tensor]]
@@ -97,17 +98,17 @@ class Advantage:
     per_token: bool = False
     """Whether the tokens of a row have different advantages."""
     nonnegative: bool = False
-    """Whether rewards have to be 0 or more."""
+    """Whether rewards must be 0 or more."""
     smallest_group: Callable[[Any], int] = lambda _: 2
-    """(options) -> the samples of a prompt below which every advantage is 0."""
+    """(options) -> the smallest number of samples per prompt for which not every advantage is 0."""
     by_length: bool = False
-    """Whether it weighs samples by their tokens."""
+    """Whether it weights samples by their numbers of tokens."""
     by_part: bool = False
-    """Whether it compares each reward by itself."""
+    """Whether it compares each reward separately."""
 
 
 class WinRateOptions(Options):
-    """The opponents of a sample, and the probability of winning."""
+    """A sample's opponents, and its probability to win."""
 
     scale: float = Field(0.25, gt=0, description="P(i beats j) = sigmoid((R_i - R_j) / scale)")
     mixture: float = Field(
@@ -116,7 +117,7 @@ class WinRateOptions(Options):
 
 
 class MovingAverageOptions(Options):
-    """The memory of the baseline."""
+    """The decay of the baseline."""
 
     decay: float = Field(0.9, ge=0, lt=1, description="decay of the moving average per batch")
 
@@ -129,7 +130,7 @@ class CriticOptions(Options):
 
 
 def per_row(compare: Callable[[Rewards, Any], Tensor]) -> Callable[[Rewards, Any], dict[str, Tensor]]:
-    """Return one advantage per row, on each of its tokens."""
+    """Return one advantage per row, repeated on each of its tokens."""
     return lambda rewards, options: {"advantage": rewards.step.repeat_to_tokens(compare(rewards, options))}
 
 
@@ -140,7 +141,7 @@ def grouped(compare: Callable[[Tensor, Tensor], Tensor], formula: str) -> Advant
 
 
 def by_token(rewards: Rewards) -> Tensor:
-    """Return the reward on the last token, less what earlier turns earned on theirs, less each token's KL penalty."""
+    """Return the reward on the last token minus what earlier turns earned on theirs, minus each token's KL penalty."""
     step, reward_B = rewards.step, rewards.reward_B
     earned_N = step.tokens.get("turn_reward")
     if earned_N is None:
@@ -150,7 +151,7 @@ def by_token(rewards: Rewards) -> Tensor:
 
 
 def baseline(state: State, reward_B: Tensor) -> float:
-    """Return the bias-corrected moving average of earlier batches' rewards; the first batch is its own baseline."""
+    """Return the bias-corrected moving average of earlier batches' rewards. The first batch is its own baseline."""
     if state["baseline_weight"] == 0:
         return float(reward_B.mean())
     return state["baseline"] / state["baseline_weight"]

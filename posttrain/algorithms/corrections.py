@@ -1,8 +1,8 @@
-"""Corrections for a sampler whose log-probs differ from the trainer's: the weight of each token's policy term.
+"""Corrections if a sampler's log-probs differ from the trainer's: the weight of each token's policy term.
 
-    w = pi_old / mu     pi_old: recomputed by the trainer, mu: recorded by the sampler; both of the sampling weights
+w = pi_old / mu     pi_old: recomputed by the trainer, mu: recorded by the sampler; both for the sampling weights
 
-A weight has no gradient, and a token of weight 0 stays in every denominator.
+A weight has no gradient. A token with weight 0 still counts in every denominator.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LEVELS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "sequence": product_log_ratio,
     "geometric": sequence_log_ratio,
 }
-"""What one ratio is of: a token; a sequence, as the product or the geometric mean of its tokens' ratios."""
+"""The level of a ratio: a token; or a sequence, as the product or geometric mean of its tokens' ratios."""
 
 
 class CorrectionOptions(Options):
-    """The ratio, and the bounds of a truncated one."""
+    """The ratio, and its bounds for truncation."""
 
     level: Literal["token", "sequence", "geometric"] = Field(
         "token",
@@ -38,7 +38,7 @@ class CorrectionOptions(Options):
 
 
 class BandOptions(CorrectionOptions):
-    """The ratio, and the band outside which nothing is learned."""
+    """The ratio, and the band outside which tokens are not trained."""
 
     low: float | None = Field(0.5, gt=0, le=1, description="lower bound of w; null: none")
     high: float = Field(5.0, ge=1, description="upper bound of w")
@@ -46,7 +46,7 @@ class BandOptions(CorrectionOptions):
 
 @dataclass(frozen=True)
 class Correction:
-    """One way to turn ratios into weights."""
+    """A way to turn ratios into weights."""
 
     options: type[Options]
     formula: str

@@ -1,4 +1,4 @@
-"""The distillation objective, alone or next to a policy objective, and its settings."""
+"""The distillation objective, alone or combined with a policy objective, and its settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIVERGENCE: OneOf[Divergence] = OneOf(DIVERGENCES, FORWARD)
 
 
 class TeacherConfig(Params):
-    """The divergence from the teacher, and what it sees."""
+    """The divergence from the teacher, and the teacher's extra context."""
 
     divergence: Annotated[Options, DIVERGENCE] = Field(
         DIVERGENCE.chosen, description="the divergence from the teacher, which training minimises"
@@ -45,7 +45,7 @@ class TeacherConfig(Params):
         return self
 
     def formula(self) -> distill.Divergence:
-        """Return the divergence as a function of (student logits, teacher logits): the column `teacher_kl`."""
+        """Return the divergence as a function of (student logits, teacher logits) for the column `teacher_kl`."""
         measure = DIVERGENCE.entry(self.divergence.type).measure
         return lambda student, teacher: measure(student, teacher, self.temperature, self.divergence)
 
@@ -57,14 +57,14 @@ class DistillConfig(TeacherConfig):
 
 
 class TaughtConfig(PolicyConfig, TeacherConfig):
-    """A policy objective, and the weight of the divergence next to it."""
+    """A policy objective, and the weight of the divergence that is added to it."""
 
     teacher_coef: float = Field(0.1, gt=0, description="weight of the divergence in the loss of a policy algorithm")
 
 
 @dataclass(frozen=True)
 class DistillObjective(Objective):
-    """mean of the divergence from a teacher on demonstrations or own samples (GKD, Agarwal 2023).
+    """The mean divergence from a teacher on demonstrations or own samples (GKD, Agarwal 2023).
 
     Context distillation (Askell 2021) is the same with a teacher that sees another prompt.
     """
@@ -77,11 +77,11 @@ class DistillObjective(Objective):
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
-        """1 / tokens, or 1 / (rows * tokens of the row), on each token."""
+        """Return the weights 1 / tokens, or 1 / (rows * tokens of the row), per token."""
         return with_weights(step, state, self.knobs.aggregation)
 
     def loss(self, micro: Ragged, state: State) -> Loss:  # noqa: ARG002
-        """sum of weight * divergence."""
+        """Return the sum of weight * divergence."""
         divergence = micro.tokens["teacher_kl"]
         mean_N = micro.tokens["token_mean_weight"].to(divergence.dtype)
         return Loss(weighted_sum(micro, divergence), {"teacher_kl": (mean_N * divergence.detach()).sum()})
@@ -89,7 +89,7 @@ class DistillObjective(Objective):
 
 @dataclass(frozen=True)
 class TaughtObjective(PolicyObjective):
-    """A policy objective plus teacher_coef * divergence from a teacher, with the token weights of the policy's loss."""
+    """A policy objective plus teacher_coef * divergence from a teacher, with the policy loss's token weights."""
 
     knobs: TaughtConfig
 
@@ -98,7 +98,7 @@ class TaughtObjective(PolicyObjective):
         return super().needs | {"teacher_kl"}
 
     def loss(self, micro: Ragged, state: State) -> Loss:
-        """The policy's loss + teacher_coef * sum of weight * divergence."""
+        """Return the policy's loss + teacher_coef * sum of weight * divergence."""
         policy, tokens = super().loss(micro, state), micro.tokens
         total = policy.total + self.knobs.teacher_coef * (tokens["weight"] * tokens["teacher_kl"]).sum()
         mean = (tokens["token_mean_weight"] * tokens["teacher_kl"].detach()).sum()
@@ -106,7 +106,7 @@ class TaughtObjective(PolicyObjective):
 
 
 class DistillRunConfig(DistillConfig):
-    """A divergence, and which answers it is computed on."""
+    """A divergence, and the answers that it is computed on."""
 
     own: float = Field(1.0, ge=0, le=1, description="share of steps on the student's own samples (GKD's lambda)")
 

@@ -14,7 +14,7 @@ from posttrain.settings.listing import Listing
 
 @dataclass(frozen=True)
 class Divergence:
-    """One divergence: (student logits, teacher logits, temperature, options) -> [N]."""
+    """A divergence: (student logits, teacher logits, temperature, options) -> [N]."""
 
     options: type[Options]
     measure: Callable[[Tensor, Tensor, float, Any], Tensor]

@@ -1,9 +1,9 @@
 """The interface of every algorithm: prepare a whole optimizer step, then sum weighted losses over micro-batches.
 
-    prepare(step, state) -> columns, weights, state no gradient, may compare rows of the whole step
-    loss(micro, state)   -> sum of weight * loss    with gradient, adds up over micro-batches; the state of `prepare`
+prepare(step, state) -> columns, weights, state no gradient, may compare rows of the whole step
+loss(micro, state)   -> sum of weight * loss    with gradient, adds up over micro-batches; the state of `prepare`
 
-An objective names the columns that it needs in `needs`, and the training loop adds them to the batch:
+An objective lists the columns that it needs in `needs`, and the training loop adds them to the batch:
 
     logp            [N] grad  log-prob of each completion token under the trained policy (always there)
     entropy         [N] grad  entropy of the policy at each token
@@ -47,22 +47,22 @@ from posttrain.settings.choices import Options, merge_settings
 from posttrain.settings.params import Params
 
 REWARD_PARTS = "reward_parts"
-"""What an objective needs that reads the rewards one by one; their columns have the rewards' names."""
+"""The need of an objective that reads rewards one by one. Their columns have the rewards' names."""
 
 State = dict[str, float]
-"""The state of an objective between optimizer steps (adaptive coefficients, baselines), saved in checkpoints."""
+"""The state of an objective between optimizer steps (adaptive coefficients, baselines). Checkpoints store it."""
 
 
 class Moving(Options):
-    """Options of which some numbers may go to an end, on a straight line of optimizer steps."""
+    """Options whose numbers may change linearly to an end value over optimizer steps."""
 
     moves: ClassVar[Mapping[str, str]] = {}
-    """Number -> the option that is its end."""
+    """Number -> the option with its end value."""
     steps: int | None = Field(None, ge=1, description="with `end`: optimizer steps until it is reached")
 
     @property
     def ends(self) -> dict[str, float]:
-        """The numbers that move, each with its end."""
+        """Return the scheduled options and their final values."""
         return {name: end for name, field in self.moves.items() if (end := getattr(self, field)) is not None}
 
     @model_validator(mode="after")
@@ -75,7 +75,7 @@ class Moving(Options):
         return self
 
     def at(self, step: float) -> Self:
-        """Return the options as they are at this optimizer step, counted from 0."""
+        """Return the options at this optimizer step, counted from 0."""
         done = min(step / self.steps, 1.0) if self.steps else 0.0
         return self.model_copy(
             update={name: (1 - done) * getattr(self, name) + done * end for name, end in self.ends.items()}
@@ -95,7 +95,7 @@ ROW_COLUMNS = frozenset(
 """Columns with one value per row; all others have one per token."""
 
 STEP_COLUMNS = frozenset({"step_start_logp", "step_start_entropy"})
-"""Columns of the policy as it is when an optimizer step begins."""
+"""Columns of the policy at the start of an optimizer step."""
 TOKEN_COLUMNS = (
     frozenset({"old_logp", "recomputed_logp", "ref_logp", "old_value"})
     | STEP_COLUMNS
@@ -105,18 +105,18 @@ TOKEN_COLUMNS = (
 
 @dataclass(frozen=True)
 class Prepared:
-    """A step with the columns that its loss needs, the state for its loss and for the next step, and metrics."""
+    """A step with the columns for its loss, the state for its loss and for the next step, and metrics."""
 
     step: Ragged
     state: State
     metrics: Mapping[str, float] = field(default_factory=dict)
     counts: bool = True
-    """Whether anything has a weight; without, the means of the loss's metrics are of nothing."""
+    """Whether anything has a weight. If not, the loss's metrics are means over nothing."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A micro-batch's contribution to the step's loss and metrics; contributions add up (`add_metrics`)."""
+    """A micro-batch's contribution to the step's loss and metrics. Contributions are added up (`add_metrics`)."""
 
     total: Tensor
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
@@ -124,17 +124,17 @@ class Loss:
 
 @dataclass(frozen=True)
 class HeldoutItems:
-    """What is measured of each held-out item: its loss, its weight in the mean, and more figures of it."""
+    """Measurements of each held-out item: its loss, its weight in the mean, and more metrics."""
 
     loss_I: Tensor
     weight_I: Tensor
     figures: Mapping[str, Tensor] = field(default_factory=dict)
     logps_IK: Tensor | None = None
-    """The log-prob of each of an item's answers, where it is said of how many items all of them fall."""
+    """The log-prob of each of an item's answers, if the share of items whose answers all fall is reported."""
 
 
 def add_metrics(totals: dict[str, Tensor], part: Mapping[str, Tensor]) -> None:
-    """Add the metrics of a part to those of the step: `_min` and `_max` are extremes, all others add up."""
+    """Add the metrics of a part to the step's: `_min` and `_max` are extremes, all others sums."""
     for name, value in part.items():
         if name not in totals:
             totals[name] = value
@@ -159,7 +159,7 @@ def step_metrics(totals: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 class Objective(Protocol):
-    """What the training loop knows of an algorithm.
+    """The interface through which the training loop uses an algorithm.
 
     Example: `LikelihoodObjective(LikelihoodConfig())` (SFT), `PolicyObjective(POLICY_ROWS["grpo"].settings(), 256)`
     """
@@ -171,7 +171,10 @@ class Objective(Protocol):
 
     @property
     def by_token(self) -> bool:
-        """Whether the loss is a sum over tokens whose gradient is only by `logp` and `entropy`: it can be tiled."""
+        """Whether the loss is a sum over tokens whose gradient is only through `logp` and `entropy`.
+
+        It can be tiled.
+        """
         return False
 
     def initial_state(self) -> State:
@@ -179,21 +182,21 @@ class Objective(Protocol):
         return {}
 
     def prepare(self, step: Ragged, state: State) -> Prepared:
-        """Return the whole step with weights, advantages and the like, without gradient; may leave rows out."""
+        """Return the whole step with weights, advantages etc., without gradient. Rows may be left out."""
         ...
 
     def loss(self, micro: Ragged, state: State) -> Loss:
-        """Return the loss of some items of the prepared step, with gradient; `state`: what `prepare` returned."""
+        """Return the loss of some items of the prepared step, with gradient. `state`: from `prepare`."""
         ...
 
 
 def columns_before_prepare(needs: frozenset[str]) -> frozenset[str]:
-    """Return the needed columns that must exist before `prepare`: all but those of the forward pass."""
+    """Return the needed columns that must exist before `prepare`: all except those of the forward pass."""
     return (needs - GRADIENT_COLUMNS) | ({"old_value"} if "value" in needs else set())
 
 
 def require_columns(step: Ragged, columns: frozenset[str] | set[str], name: str) -> None:
-    """Refuse a step without a column that the objective needs."""
+    """Reject a step without a column that the objective needs."""
     present = {*step.rows, *step.tokens} | ({REWARD_PARTS} if parts_of(step.rows) else set())
     missing = sorted(columns - present)
     if missing:
@@ -201,7 +204,7 @@ def require_columns(step: Ragged, columns: frozenset[str] | set[str], name: str)
 
 
 def with_gradient(step: Ragged, columns: Mapping[str, Tensor]) -> Ragged:
-    """The prepared step with its gradient columns, which hold every row and token that `row` and `token` number."""
+    """Return the prepared step with its gradient columns, which contain every row and token in `row` and `token`."""
     row, token = step.rows["row"], step.tokens["token"]
     step = step.with_rows(**{name: column[row] for name, column in columns.items() if name in ROW_COLUMNS})
     return step.with_tokens(**{name: column[token] for name, column in columns.items() if name in TOKEN_COLUMNS})
@@ -209,37 +212,37 @@ def with_gradient(step: Ragged, columns: Mapping[str, Tensor]) -> Ragged:
 
 @dataclass(frozen=True)
 class AlgorithmRow:
-    """A named algorithm of a table: its paper, formula and settings, and the model that types the settings."""
+    """A named preset of a table: its paper, formula and settings, and the settings class."""
 
     paper: str
     formula: str
     values: Mapping[str, Any]
     model: type[Params] = Params
     run: type[Params] = Params
-    """Types a whole run of it, where that depends on the row."""
+    """Returns the class of a whole run's settings, if it depends on the preset."""
     name: str = ""
 
     def merged(self, over: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the row's settings with some replaced, as plain data."""
+        """Return the preset's settings with some replaced, as plain data."""
         return merge_settings(self.model, self.values, over)
 
     def settings(self, **over: Any) -> Any:
-        """Return the row's settings with some replaced, typed and checked."""
+        """Return the preset's settings with some replaced, typed and checked."""
         return self.model.model_validate(self.merged(over))
 
 
 def named(name: str, row: AlgorithmRow) -> AlgorithmRow:
-    """Return the row with its name."""
+    """Return the preset with its name."""
     return replace(row, name=name)
 
 
 def typed(model: type[Params]) -> Callable[[str, AlgorithmRow], AlgorithmRow]:
-    """Return what gives a row its name, and the model that types its settings."""
+    """Return a function that sets a preset's name and settings class."""
     return lambda name, row: replace(row, name=name, model=model)
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted path, value) of each leaf."""
+    """Yield (dotted path, value) of each leaf."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{key}.")
@@ -248,7 +251,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def part_columns(parts: Mapping[str, tuple[Tensor, float]]) -> dict[str, Tensor]:
-    """Return the row columns of rewards: the scores and the weight of each, by its name."""
+    """Return the row columns of rewards by name: each reward's scores and weight."""
     columns: dict[str, Tensor] = {}
     for name, (score_B, weight) in parts.items():
         columns[f"part.{name}"] = score_B
@@ -257,6 +260,6 @@ def part_columns(parts: Mapping[str, tuple[Tensor, float]]) -> dict[str, Tensor]
 
 
 def parts_of(rows: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, float]]:
-    """Return the scores and the weight of each reward from the columns that `part_columns` returned."""
+    """Return scores and weight of each reward from the columns of `part_columns`."""
     names = [column.removeprefix("part.") for column in rows if column.startswith("part.")]
     return {name: (rows[f"part.{name}"], float(rows[f"weight.{name}"][0])) for name in names}

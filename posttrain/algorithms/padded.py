@@ -1,4 +1,4 @@
-"""Objectives on padded tensors [B, T] with a mask, for training loops that do not pack their rows."""
+"""Objectives on padded tensors [B, T] with a mask, for training loops that do not pack rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def entry(table: Mapping[str, Any], name: str, where: str) -> Any:
 
 
 def check_arguments(algorithm: str, arguments: Mapping[str, tuple[Tensor | int | None, bool, bool]]) -> None:
-    """Refuse arguments that are missing, and those that would be ignored: name -> (value, is needed, is used)."""
+    """Reject missing arguments, and arguments that would be ignored: name -> (value, is needed, is used)."""
     for name, (value, needed, used) in arguments.items():
         if value is None and needed:
             raise ParamsError(what=f"'{algorithm}' needs it", where=name, fix=f"Give {name}")
@@ -54,9 +54,9 @@ def padded_loss(
     state: MutableMapping[str, float] | None,
     pairs: int | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Return the loss and metrics of one optimizer step; `logp` and the column `entropy` may have a gradient.
+    """Return the loss and metrics of one optimizer step. `logp` and the column `entropy` may have a gradient.
 
-    `pairs`: how many pairs the rows are, the chosen rows first. `state` is updated in place.
+    `pairs`: the number of pairs in the rows, chosen rows first. `state` is updated in place.
     """
     lengths_B = mask.bool().sum(1)
     rows = {name: column.detach() for name, column in columns.items() if name in ROW_COLUMNS}
@@ -81,7 +81,7 @@ def _prepare(objective: Objective, step: Ragged, state: State) -> Prepared:
 
 
 def flat(name: str, column: Tensor, mask: Tensor) -> Tensor:
-    """Return the column's values [N] at the tokens of the mask, numbers in float32 at least."""
+    """Return the column's values [N] at the tokens of the mask; numbers in float32 or higher precision."""
     if column.shape != mask.shape:
         what = f"its shape is {tuple(column.shape)}, that of the mask {tuple(mask.shape)}"
         raise ParamsError(what=what, where=name, fix="Give both as [B, T]")
@@ -90,46 +90,46 @@ def flat(name: str, column: Tensor, mask: Tensor) -> Tensor:
 
 
 def padded(column_N: Tensor, mask: Tensor) -> Tensor:
-    """Values [N] of the tokens of the mask as [B, T], 0 elsewhere."""
+    """Return values [N] of the tokens of the mask as [B, T], 0 elsewhere."""
     return column_N.new_zeros(mask.shape).masked_scatter(mask.bool(), column_N)
 
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """What a loss of another trainer gets: a padded micro-batch, and what the trainer knows of the whole step.
+    """The input of another trainer's loss: a padded micro-batch, and the trainer's numbers for the whole step.
 
-    All columns are [B, T]; outside `mask` they hold any number.
+    All columns are [B, T]. Outside `mask` they may contain any number.
     """
 
     mask: Tensor
-    """True at the tokens that are trained; padding is on either side."""
+    """True at the trained tokens. Padding is on either side."""
     logp: Tensor
-    """Under the trained policy, with gradient."""
+    """Log-probs under the trained policy, with gradient."""
     value: Tensor
-    """Of the critic, with gradient."""
+    """Values of the critic, with gradient."""
     old_logp: Tensor
-    """Under the policy at the start of the step, as the trainer computes it."""
+    """Log-probs under the policy at the start of the step, computed by the trainer."""
     sampler_logp: Tensor
-    """Under the sampling policy, as the engine recorded it."""
+    """Log-probs under the sampling policy, recorded by the engine."""
     ref_logp: Tensor
     teacher_logp: Tensor
     advantage: Tensor
     old_value: Tensor
     returns: Tensor
     step_tokens: int
-    """Trained tokens of the whole optimizer step: all micro-batches of all processes."""
+    """Trained tokens of the whole optimizer step, over all micro-batches and processes."""
     step_rows: int
     micro_batches: int
-    """Micro-batches of one process in the step, whose gradients the trainer adds up."""
+    """Micro-batches of one process in the step. The trainer adds up their gradients."""
     ranks: int
-    """Processes, over which the trainer averages gradients as DDP and FSDP do."""
+    """The number of processes. The trainer averages gradients over them, like DDP and FSDP."""
     longest: int
     """The longest completion that a run allows."""
 
 
 @dataclass(frozen=True)
 class PaddedLoss:
-    """A loss written for another trainer, to be tested by `posttrain laws`: what it calls `backward` on.
+    """A loss for another trainer, to be tested by `posttrain laws`: the value that it calls `backward` on.
 
     Example: `mine = PaddedLoss(lambda batch: -(batch.logp * batch.advantage * batch.mask).sum() / batch.step_tokens)`
     """

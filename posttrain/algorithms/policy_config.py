@@ -1,4 +1,4 @@
-"""The settings of policy objectives, and which combinations of them are refused."""
+"""The settings of policy objectives, and the combinations of them that are rejected."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ POLICY_ROWS: Listing[AlgorithmRow] = Listing("posttrain.algorithms.policy", "ROW
 
 
 def refusal(knobs: PolicyConfig) -> str | None:
-    """Return why a combination of valid settings is refused, with the fix; None if it is not."""
+    """Return why a combination of valid settings is rejected, with the fix; None if it is allowed."""
     for check in (_sequence_refusal, _correction_refusal, _kl_refusal, _update_refusal):
         reason = check(knobs)
         if reason:
@@ -227,7 +227,7 @@ def replay_refusal(knobs: PolicyConfig, groups: int) -> str | None:
 
 
 def penalty_refusal(knobs: PolicyConfig, steps: int) -> str | None:
-    """Return why the penalty cannot follow its target in rounds of this many optimizer steps; None if it can."""
+    """Return why the penalty cannot follow its target with this many optimizer steps per round; None if it can."""
     if steps > 1 or not isinstance(knobs.penalty, PenaltyOptions) or knobs.penalty.target is None:
         return None
     return (
@@ -237,7 +237,7 @@ def penalty_refusal(knobs: PolicyConfig, steps: int) -> str | None:
 
 
 def truncation_refusal(knobs: PolicyConfig) -> str | None:
-    """Return why samples of only the likeliest tokens cannot be used; None if they can."""
+    """Return why samples from only the likeliest tokens cannot be used; None if they can."""
     if knobs.penalty.type != "exact" and knobs.update.type != "trpo":
         return None
     return (
@@ -247,7 +247,7 @@ def truncation_refusal(knobs: PolicyConfig) -> str | None:
 
 
 def foreign_refusal(knobs: PolicyConfig, *, foreign: bool) -> str | None:
-    """Why samples of another engine, or of the weights of a round before, need a correction; None if they have one."""
+    """Return why samples from another engine or older weights need a correction; None if there is one."""
     if not foreign or knobs.correction.type != "none" or knobs.surrogate_entry.of_sampler:
         return None
     return (

@@ -1,4 +1,4 @@
-"""The policy objective (GRPO, PPO and the others), and the coefficients that follow a target KL."""
+"""The policy objective (GRPO, PPO and others), and coefficients that follow a target KL."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ AGGREGATE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class PolicyObjective:
-    """The objective of a row of POLICY_ROWS; `max_length` is the constant of aggregation fixed_length."""
+    """The objective of a preset in POLICY_ROWS. `max_length`: the constant of the aggregation fixed_length."""
 
     knobs: PolicyConfig
     max_length: int
 
     @cached_property
     def surrogate(self) -> Surrogate:
-        """The entry of the table, or the user's own."""
+        """The surrogate: an entry of the table, or the user's own."""
         return self.knobs.surrogate_entry
 
     @cached_property
     def advantage(self) -> Advantage:
-        """The entry of the table."""
+        """The advantage: an entry of the table."""
         return self.knobs.advantage_entry
 
     @property
     def corrected(self) -> bool:
-        """Whether the trainer's own log-probs take the place of the sampler's, with weights for the difference."""
+        """Whether the trainer's log-probs replace the sampler's, with weights that correct the difference."""
         return self.knobs.correction.type != "none"
 
     @cached_property
@@ -82,7 +82,7 @@ class PolicyObjective:
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
-        """Advantages, returns and token weights of the whole step; updates adaptive coefficients and the baseline."""
+        """Return the step with advantages, returns and token weights. Update adaptive coefficients and the baseline."""
         require_columns(step, columns_before_prepare(self.needs), "policy")
         if not self.knobs.ptx:
             return self._prepare_held(step, state)
@@ -93,7 +93,7 @@ class PolicyObjective:
         return replace(prepared, step=step)
 
     def loss(self, micro: Ragged, state: State) -> Loss:
-        """sum of weight * (-surrogate + beta KL + penalty KL(old || new) - entropy bonus), plus critic and text."""
+        """Return sum(weight * (-surrogate + beta KL + penalty KL(old || new) - entropy bonus)) plus critic and text."""
         knobs, tokens = self.knobs, micro.tokens
         logp, weight_N = tokens["logp"], tokens["weight"]
         inputs, options = self._surrogate_inputs(micro, logp), self._options(state)
@@ -122,11 +122,11 @@ class PolicyObjective:
 
     @torch.no_grad()
     def prepare_given(self, step: Ragged, state: State) -> Prepared:
-        """Return the same for a step that has its `advantage` column already, and so needs no rewards."""
+        """Return the same for a step that already has the column `advantage`, so that rewards are not needed."""
         return self._ready(*self._weighted(step, state))
 
     def _prepare_held(self, step: Ragged, state: State) -> Prepared:
-        """Prepare the rows that have tokens: one without any is no sample of its group, and has no KL."""
+        """Prepare the rows that have tokens. A row without any is not a sample of its group and has no KL."""
         held_B = step.lengths_B > 0
         if bool(held_B.all()) or not bool(held_B.any()):
             return self._prepare(step, state)
@@ -140,7 +140,7 @@ class PolicyObjective:
         return replace(prepared, metrics=self._step_metrics(step, state), counts=counts)
 
     def _weighted(self, step: Ragged, state: State) -> tuple[Ragged, State]:
-        """Return the step with the weight of each token, and the state with the penalty of this step."""
+        """Return the step with each token's weight, and the state with this step's penalty."""
         dropped_B = step.rows["truncated"].bool() if self.knobs.truncated == "mask" else None
         if "opponent" in self.needs:
             opponent_B = step.rows["opponent"].bool()
@@ -153,7 +153,7 @@ class PolicyObjective:
         return step, updated_penalty(self.knobs, step, old_logp_N, started(self.knobs, state))
 
     def _ready(self, step: Ragged, state: State) -> Prepared:
-        """A step with advantages, ready for its losses: whitened, with the surrogate's columns."""
+        """Return a step with advantages, ready for the loss: whitened, and with the surrogate's columns."""
         knobs = self.knobs
         if knobs.whiten:
             step = step.with_tokens(advantage=whiten(step.tokens["advantage"], step.tokens["weight"]))
@@ -165,7 +165,7 @@ class PolicyObjective:
         return Prepared(step, updated_coefficients(knobs, step, self._sampling_logp(step), state))
 
     def _sampling_logp(self, step: Ragged) -> Tensor:
-        """Return the sampling policy's log-probs: the trainer's own where a correction is set, else the sampler's."""
+        """Return the sampling policy's log-probs: the trainer's if a correction is set, else the sampler's."""
         return step.tokens["recomputed_logp" if self.corrected else "old_logp"]
 
     def _weight(self, lengths_B: Tensor, kept_B: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ class PolicyObjective:
         return AGGREGATE[self.knobs.aggregation](lengths_B, kept_B)
 
     def _advantage(self, step: Ragged, state: State) -> Ragged:
-        """Return the advantage of each token, with the KL penalty in the reward where the settings say so."""
+        """Return each token's advantage, with the KL penalty in the reward if the settings say so."""
         kl, dtype = self.knobs.kl, step.tokens["weight"].dtype
         kl_penalty_N = torch.zeros_like(step.tokens["weight"])
         if isinstance(kl, KlOptions) and kl.type != "loss":
@@ -189,7 +189,7 @@ class PolicyObjective:
         return step.with_rows(penalised_reward=rewards.penalised).with_tokens(**columns)
 
     def _surrogate_inputs(self, step: Ragged, logp: Tensor) -> Tokens:
-        """Return the columns that the surrogate takes, of a step or a part of one."""
+        """Return the surrogate's input columns from a step or a part of one."""
         old_logp_N = self._sampling_logp(step)
         log_ratio = self.surrogate.log_ratio(logp, old_logp_N, step.lengths_B)
         return Tokens(
@@ -197,12 +197,12 @@ class PolicyObjective:
         )
 
     def _options(self, state: State) -> Options:
-        """Return the surrogate's options at the step of a state."""
+        """Return the surrogate's options at a state's step."""
         options = self.knobs.surrogate
         return options.at(state["step"]) if isinstance(options, Moving) and options.ends else options
 
     def _surrogate_terms(self, tokens: Tokens, options: Options) -> Tensor:
-        """Return the surrogate of each token; 0 for those that `prepare` dropped."""
+        """Return the surrogate of each token; 0 for tokens that `prepare` dropped."""
         terms_N = self.surrogate.term(tokens, options)
         return terms_N.masked_fill(tokens.columns["dropped"], 0.0) if "dropped" in tokens.columns else terms_N
 
@@ -213,7 +213,7 @@ class PolicyObjective:
 
     @torch.no_grad()
     def _token_metrics(self, micro: Ragged, inputs: Tokens, options: Options) -> dict[str, Tensor]:
-        """Means over the step's tokens, as sums that add up over micro-batches."""
+        """Return means over the step's tokens, as sums that add up over micro-batches."""
         mean_N, tokens, ratio = micro.tokens["token_mean_weight"], micro.tokens, inputs.ratio
         # 1 is among the ratios of the extremes, so that a part without counted tokens has some
         extremes_N = torch.cat([ratio.masked_fill(mean_N == 0, 1.0), ratio.new_ones(1)])
@@ -252,12 +252,12 @@ class PolicyObjective:
 
 
 def _moments(name: str, values_N: Tensor, mean_N: Tensor) -> dict[str, Tensor]:
-    """Return the mean of weights and of their squares, which become the effective sample size `NAME_ess`."""
+    """Return the mean of weights and of their squares, from which the effective sample size `NAME_ess` is computed."""
     return {name: (mean_N * values_N).sum(), f"{name}_square": (mean_N * values_N.square()).sum()}
 
 
 MAX_RELATIVE_ERROR = 0.2
-"""Bound on the relative error of the KL in one update of beta (Ziegler 2019)."""
+"""The limit of the KL's relative error in one update of beta (Ziegler 2019)."""
 
 
 def initial_coefficients(knobs: PolicyConfig) -> State:
@@ -275,7 +275,7 @@ def initial_coefficients(knobs: PolicyConfig) -> State:
 
 
 def started(knobs: PolicyConfig, state: State) -> State:
-    """Return the state with the number of this step, and the beta that the last step or the number has led to."""
+    """Return the state with the number of this step, and with beta by the last step's update or by its schedule."""
     state = {**state, "beta": state["next_beta"]} if "next_beta" in state else dict(state)
     if "next_step" in state:
         state["step"] = state["next_step"]
@@ -285,7 +285,7 @@ def started(knobs: PolicyConfig, state: State) -> State:
 
 
 def updated_coefficients(knobs: PolicyConfig, step: Ragged, old_logp_N: Tensor, state: State) -> State:
-    """Return the state for this step's loss and for the next step; a row counts once, however often it is used."""
+    """Return the states for this step's loss and for the next step. A row counts once, however often it is used."""
     state = dict(state)
     if "step" in state:
         state["next_step"] = state["step"] + 1
@@ -310,21 +310,21 @@ def _follows_a_target(knobs: PolicyConfig) -> bool:
 
 
 def proportional_factor(measured: float, target: float, samples: int, horizon: int) -> float:
-    """1 + clip(KL / target - 1, -0.2, 0.2) * min(samples / horizon, 1) (Ziegler 2019): the factor on beta, never 0."""
+    """Return beta's factor 1 + clip(KL / target - 1, -0.2, 0.2) * min(samples / horizon, 1) > 0 (Ziegler 2019)."""
     error = min(max(measured / target - 1, -MAX_RELATIVE_ERROR), MAX_RELATIVE_ERROR)
     return 1 + error * min(samples / horizon, 1.0)
 
 
 def doubling_factor(measured: float, target: float) -> float:
-    """2 above 1.5 target, 1 / 2 below target / 1.5, else 1 (Schulman 2017): the factor on beta."""
+    """Return beta's factor: 2 above 1.5 target, 1 / 2 below target / 1.5, else 1 (Schulman 2017)."""
     return 2.0 if measured > 1.5 * target else 0.5 if measured < target / 1.5 else 1.0
 
 
 def updated_penalty(knobs: PolicyConfig, step: Ragged, old_logp_N: Tensor, state: State) -> State:
-    """Return the state at the start of a step: KL(old || new)'s coefficient follows the KL of the last batch's updates.
+    """Return the state at the start of a step. The coefficient of KL(old || new) follows the last batch's KL.
 
-    While a batch is reused (its rows have an age), the state keeps the policy's KL to the sampling policy; with the
-    first fresh rows the coefficient is updated once, by the last KL kept.
+    While a batch is reused (its rows have an age), the state stores the policy's KL to the sampling policy. With the
+    first fresh rows, the coefficient is updated once from the last stored KL.
     """
     target = knobs.penalty.target if isinstance(knobs.penalty, PenaltyOptions) else None
     if target is None:

@@ -1,4 +1,4 @@
-"""The settings of preference objectives, and which combinations of them are refused."""
+"""The settings of preference objectives, and the combinations of them that are rejected."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class PreferenceConfig(Params):
 
     @property
     def loss_entry(self) -> PairLoss | UnaryLoss:
-        """The entry of LOSS, or the user's own."""
+        """The loss: an entry of LOSS, or the user's own."""
         return LOSS.entry(self.loss.type)
 
     @property
     def paired(self) -> bool:
-        """Whether it learns from pairs (table `pairs`) or from labelled answers (table `feedback`)."""
+        """Whether it trains on pairs (table `pairs`) or on labelled answers (table `feedback`)."""
         return isinstance(self.loss_entry, PairLoss)
 
 
 def refusal(knobs: PreferenceConfig) -> str | None:
-    """Return why a combination of valid settings is refused, with the fix; None if it is not."""
+    """Return why a combination of valid settings is rejected, with the fix; None if it is allowed."""
     if knobs.loss.type == "orpo" and (knobs.reference or knobs.reduce != "mean"):
         return "orpo takes the odds of an answer's mean probability. Use reference false and reduce mean"
     if isinstance(knobs.loss_entry, PairLoss) and knobs.loss_entry.match is not None and not knobs.reference:

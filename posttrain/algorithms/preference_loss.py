@@ -1,7 +1,7 @@
-"""A preference loss: of the two answers of a pair, or of single answers with labels.
+"""A preference loss over a pair's two answers, or over single answers with labels.
 
-`h` is of the chosen answer, `l` of the rejected one, `r` of a single one: logp - ref_logp with a reference, else
-logp. Sums or means over tokens are a setting.
+`h` is for the chosen answer, `l` for the rejected one, `r` for a single one: logp - ref_logp with a reference, else
+logp. A setting chooses sums or means over tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Match = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class PairLoss:
-    """A loss per pair: (h, l, options) -> [pairs], of the chosen and the rejected answer.
+    """A loss per pair: (h, l, options) -> [pairs], from the chosen and the rejected answer.
 
     Example: `PairLoss(BetaOptions, lambda h, l, options: -logsigmoid(options.beta * (h - l)), "-logsigmoid(...)")`
     """
@@ -32,13 +32,13 @@ class PairLoss:
     balanced: bool = True
     """Whether the gradients of two equal answers cancel."""
     match: Match | None = None
-    """What is compared where it is not the two answers of a pair: (h, l, the reference's margin) of the whole step, at
-    its start -> what each chosen, and what each rejected answer is compared with, [pairs] each."""
+    """The comparison, if it is not between the two answers of a pair: (h, l, the reference's margin) of the whole
+    step at its start -> what each chosen and each rejected answer is compared with, [pairs] each."""
 
 
 @dataclass(frozen=True)
 class UnaryLoss:
-    """A loss per labelled answer: (r, label, shift, options) -> [answers]; `shift` says how that number is estimated.
+    """A loss per labelled answer: (r, label, shift, options) -> [answers]. `shift`: how that number is estimated.
 
     Example: `UnaryLoss(BetaOptions, lambda r, label, s, k: -logsigmoid(k.beta * label * (r - s)), "...", "running")`
     """
@@ -63,7 +63,7 @@ class UnpairedOptions(BetaOptions):
 
 
 def signed(gain: Tensor, label: Tensor) -> Tensor:
-    """Return the gain of a desirable answer, the loss of an undesirable one."""
+    """Return the gain of a desirable answer, or the loss of an undesirable one."""
     return gain.where(label > 0, -gain)
 
 
@@ -75,4 +75,4 @@ def label_weight(like: Tensor, label: Tensor, desirable: float, undesirable: flo
 LOSSES: Listing[PairLoss | UnaryLoss] = Listing(
     "posttrain.algorithms.preference", "LOSSES", group="algorithms.losses", adopt=instance(PairLoss, UnaryLoss)
 )
-"""PairLoss or UnaryLoss by name."""
+"""Name -> PairLoss or UnaryLoss."""

@@ -1,4 +1,4 @@
-"""The preference objective (DPO, KTO and the others), over pairs (two rows an item) or unpaired feedback."""
+"""The preference objective (DPO, KTO and others), over pairs (two rows per item) or unpaired feedback."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from posttrain.formulas.ragged import Ragged, per_item
 
 @dataclass(frozen=True)
 class PreferenceObjective(Objective):
-    """The objective of a row of PREFERENCE_ROWS."""
+    """The objective of a preset in PREFERENCE_ROWS."""
 
     knobs: PreferenceConfig
 
     @cached_property
     def loss_entry(self) -> PairLoss | UnaryLoss:
-        """The entry of the table, or the user's own."""
+        """The loss: an entry of the table, or the user's own."""
         return self.knobs.loss_entry
 
     @property
@@ -42,12 +42,12 @@ class PreferenceObjective(Objective):
 
     @property
     def matched(self) -> bool:
-        """Whether answers are compared with those of other pairs of the step."""
+        """Whether answers are compared with answers of the step's other pairs."""
         return isinstance(self.loss_entry, PairLoss) and self.loss_entry.match is not None
 
     @property
     def mismatched(self) -> bool:
-        """Whether rows of label 0 (a prompt with another prompt's answer) are needed to estimate the KL."""
+        """Whether rows with label 0 (a prompt with another prompt's answer) are needed to estimate the KL."""
         return isinstance(self.loss_entry, UnaryLoss) and self.loss_entry.shift == "mismatched"
 
     def initial_state(self) -> State:
@@ -57,7 +57,10 @@ class PreferenceObjective(Objective):
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
-        """1 / items on each row; for unpaired feedback also the shift, estimated from rows that then leave the step."""
+        """Return the weights 1 / items per row; with unpaired feedback also the shift.
+
+        Rows that only estimate it are removed.
+        """
         require_columns(step, columns_before_prepare(self.needs), self.knobs.loss.type)
         if isinstance(self.loss_entry, UnaryLoss):
             return self._prepare_feedback(step, dict(state))
@@ -68,7 +71,7 @@ class PreferenceObjective(Objective):
         return Prepared(step.with_rows(weight=weight_B, **columns), dict(state), counts=counts)
 
     def loss(self, micro: Ragged, state: State) -> Loss:
-        """sum over items of weight * loss, plus the chosen answers' NLL."""
+        """Return the sum over items of weight * loss, plus the chosen answers' NLL."""
         knobs, logp = self.knobs, micro.tokens["logp"]
         weight_B = micro.rows["weight"].to(torch.promote_types(logp.dtype, torch.float32))
         relative_B = self._relative(micro, logp)
@@ -123,7 +126,7 @@ class PreferenceObjective(Objective):
         return good_B, total, metrics
 
     def heldout(self, micro: Ragged) -> HeldoutItems:
-        """Return the loss of each pair, by itself unless it is `matched`, or of each answer with a shift of 0."""
+        """Return the loss of each pair, computed alone unless it is `matched`, or of each answer with a shift of 0."""
         logp, entry = micro.tokens["logp"], self.loss_entry
         relative_B = self._relative(micro, logp)
         if isinstance(entry, UnaryLoss):
@@ -151,7 +154,7 @@ class PreferenceObjective(Objective):
         return label_B > 0, (weight_B * losses_B).sum(), {"accuracy": (weight_B * correct).sum()}
 
     def _relative(self, step: Ragged, logp: Tensor) -> Tensor:
-        """h or l of each row: log-prob, relative to the reference where there is one, summed or averaged."""
+        """Return h or l of each row: the log-prob, relative to the reference if there is one, summed or averaged."""
         logp = logp.to(torch.promote_types(logp.dtype, torch.float32))
         return self._reduced(step, logp - step.tokens["ref_logp"] if self.knobs.reference else logp)
 
@@ -168,14 +171,14 @@ class PreferenceObjective(Objective):
 
 
 def _chosen_and_rejected(micro: Ragged) -> tuple[Tensor, Tensor]:
-    """Return the index of each pair's chosen row and of its rejected row; a mask would wait for the GPU."""
+    """Return the indices of each pair's chosen and rejected rows. A mask would wait for the GPU."""
     left, right = micro.items.argsort(stable=True).view(-1, 2).unbind(1)
     first = micro.rows["side"][left] > 0
     return torch.where(first, left, right), torch.where(first, right, left)
 
 
 def _check_pairs(step: Ragged) -> None:
-    """Each item is one chosen and one rejected row."""
+    """Check that each item is one chosen and one rejected row."""
     _, index_B = torch.unique(step.items, return_inverse=True)
     sides_B = step.rows["side"].sign().long()
     sides = sides_B.new_zeros(len(step)).index_add_(0, index_B, sides_B)

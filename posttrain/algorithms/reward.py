@@ -48,8 +48,8 @@ class RewardConfig(Params):
 class RewardObjective(Objective):
     """-logsigmoid(s_c - s_r - margin), mean over the pairs of a prompt, then over prompts (Ouyang 2022).
 
-    Of labels y = 1 or -1: -logsigmoid(y s), mean over answers. Of pairs the loss leaves a constant of the scores free;
-    `demonstration_bias` is the one by which demonstrations average 0.
+    With labels y = 1 or -1: -logsigmoid(y s), mean over answers. With pairs, the loss does not determine a constant
+    offset of the scores. `demonstration_bias` is the offset for which demonstrations average 0.
     """
 
     knobs: RewardConfig
@@ -61,7 +61,10 @@ class RewardObjective(Objective):
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
-        """1 / (prompts * pairs of the prompt) on each row; prompts without a comparison have weight 0."""
+        """Return the weights 1 / (prompts * pairs of the prompt) per row.
+
+        Prompts without a comparison have weight 0.
+        """
         require_columns(step, columns_before_prepare(self.needs), "reward")
         if self.knobs.compare == "labels":
             weight_B = torch.full_like(step.rows["label"], 1 / len(step), dtype=torch.float64)
@@ -74,7 +77,7 @@ class RewardObjective(Objective):
         return Prepared(step.with_rows(weight=(pairs_B > 0) / (pairs_B.clamp(min=1) * prompts)), dict(state))
 
     def loss(self, micro: Ragged, state: State) -> Loss:  # noqa: ARG002
-        """sum over comparisons of weight * -logsigmoid(s_c - s_r - margin)."""
+        """Return the sum over comparisons of weight * -logsigmoid(s_c - s_r - margin)."""
         score = micro.rows["score"]
         score = score.to(torch.promote_types(score.dtype, torch.float32))
         if self.knobs.compare == "labels":
@@ -95,7 +98,7 @@ class RewardObjective(Objective):
         return Loss(total, {"accuracy": (weight * (gap > 0)).sum(), "margin": (weight * gap).sum().detach()})
 
     def heldout(self, micro: Ragged) -> HeldoutItems:
-        """Return the loss of each pair, without the margins that training asks for."""
+        """Return the loss of each pair, without the margins of training."""
         score, side = micro.rows["score"].float(), micro.rows["side"]
         won, lost = comparisons(-side, micro.items)
         gap = score[won] - score[lost]

@@ -41,11 +41,11 @@ class LikelihoodObjective(Objective):
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
-        """1 / tokens, or 1 / (rows * tokens of the row), on each token."""
+        """Return the weights 1 / tokens, or 1 / (rows * tokens of the row), per token."""
         return with_weights(step, state, self.knobs.aggregation)
 
     def loss(self, micro: Ragged, state: State) -> Loss:  # noqa: ARG002
-        """-sum of weight * logp, or of weight * sg(p) * logp, whose gradient is that of -sum of weight * p."""
+        """Return -sum of weight * logp; or of weight * sg(p) * logp, with the gradient of -sum of weight * p."""
         entropy = micro.tokens["entropy"].detach()
         mean_N = micro.tokens["token_mean_weight"].to(entropy.dtype)
         logp = micro.tokens["logp"]
@@ -60,7 +60,7 @@ class LikelihoodObjective(Objective):
 
 
 def with_weights(step: Ragged, state: State, aggregation: Aggregation) -> Prepared:
-    """Return the step with a weight per token; rows with 0 in the column `counts` have none."""
+    """Return the step with a weight per token; 0 in rows with 0 in the column `counts`."""
     kept_B = (step.lengths_B > 0).double() * step.rows.get("counts", 1.0)
     rule = token_mean if aggregation == "token_mean" else sequence_mean
     weight_N, token_mean_N = rule(step.lengths_B, kept_B), token_mean(step.lengths_B, kept_B)
@@ -70,6 +70,6 @@ def with_weights(step: Ragged, state: State, aggregation: Aggregation) -> Prepar
 
 
 def weighted_sum(micro: Ragged, values_N: Tensor) -> Tensor:
-    """sum of weight * value."""
+    """Return the sum of weight * value."""
     dtype = torch.promote_types(values_N.dtype, torch.float32)
     return (micro.tokens["weight"].to(dtype) * values_N.to(dtype)).sum()

@@ -1,1 +1,1 @@
-"""Rows: kinds of tables, their columns, ids, splits, turns and layouts."""
+"""Data rows: kinds of tables, columns, ids, splits, turns and layouts."""

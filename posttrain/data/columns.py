@@ -1,6 +1,6 @@
-"""The columns of every table: their order, their types, and the id of a row, a hash of its content.
+"""The columns of every table: order and types; and the id of a row, which is a hash of its content.
 
-The same content has the same id in every run, table and machine.
+Equal content has the same id in every run, table and machine.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SCORE: Final = pl.Struct({"name": pl.String(), "value": pl.Float64(), "status": 
 TURNS: Final = pl.List(TURN)
 
 CONTROL: Final = r"[\x00-\x08\x0e-\x1f\x7f]"
-"""Control characters, which no text may have."""
+"""Control characters. No text may contain them."""
 TEXT_LIMIT: Final = 1_000_000
-"""The longest text of one cell, in characters: a longer one is most likely a whole file in one cell."""
+"""The longest text of a cell in characters. A longer one is probably a whole file."""
 
 ROLLOUT_STEPS: Final = {"turn_rewards": pl.List(pl.Float64()), "info": pl.String()}
-"""Columns of rollouts of several turns: the task's reward of each turn, and what its steps reported, as JSON."""
+"""Columns of multi-turn rollouts: the task's reward per turn, and the data that its steps reported, as JSON."""
 
 COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
     "corpus": {"id": pl.String(), "split": pl.String(), "text": pl.String()},
@@ -136,23 +136,23 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
 }
 
 TOOL_USE: Final = ("fields", "tools")
-"""Columns of a chat table with tool use, as JSON: each turn's fields in addition to role and content (a list with an
-object per turn), and the tools that may be called. Null in other rows."""
+"""Columns of a chat table with tool use, as JSON: each turn's fields besides role and content (a list with an object
+per turn), and the available tools. Null in other rows."""
 
 VARIABLES: Final = "chat_template_kwargs"
-"""A column of given tables: what the chat template reads of a row in addition, as JSON. Null in other rows."""
+"""A column of the user's tables: extra variables of a row for the chat template, as JSON. Null in other rows."""
 
 ROLLOUT_TEXT: Final = ("prompt", "answer", "completion", "completion_ids", "mask", "logps")
-"""Columns of rollouts from which text can be read; all null in rows whose text was not kept."""
+"""Columns of rollouts that contain text; all null in rows without stored text."""
 ROLLOUT_FIGURES: Final = {"length": pl.Int64(), "logp": pl.Float64()}
-"""What such tables have instead: the sampled tokens of each row, and the sum of their log-probs."""
+"""The columns that such tables have instead: the number of sampled tokens, and the sum of their log-probs."""
 TRAINING_TEXT: Final = ("prompt_ids", "completion", "completion_ids", "mask", "logps", "info")
-"""The same columns of training_rollouts, whose other columns every row has."""
+"""The same columns in training_rollouts. Every row has its other columns."""
 TRAINING_TOKENS: Final = ("prompt_ids", "completion_ids", "mask", "logps")
 
 KEPT: Final = ("kept_ids", "kept_counts")
-"""Columns of training_rollouts of a policy that was sampled with top_p or top_k: the tokens that each was drawn from,
-and how many these are; text too."""
+"""Columns of training_rollouts if the policy was sampled with top_p or top_k: the tokens that each token was drawn
+from, and their number. They count as text."""
 KEPT_TYPE: Final = pl.List(pl.Int32())
 
 OPTIONAL: Final[dict[Kind, dict[str, pl.DataType]]] = {
@@ -163,8 +163,8 @@ OPTIONAL: Final[dict[Kind, dict[str, pl.DataType]]] = {
     "rollouts": {**ROLLOUT_FIGURES, **ROLLOUT_STEPS},
     "training_rollouts": dict.fromkeys(KEPT, KEPT_TYPE),
 }
-"""Columns at the end that only some tables have: in chat the reward of a policy's own sample, and tool use; in pairs
-the part of a benchmark."""
+"""Last columns that only some tables have: in chat, the reward of a policy's own sample and tool use; in pairs, the
+part of a benchmark."""
 
 CONTENT: Final[dict[Kind, tuple[str, ...]]] = {
     "corpus": ("text",),
@@ -177,7 +177,7 @@ CONTENT: Final[dict[Kind, tuple[str, ...]]] = {
     "matches": ("first", "prompt_id", "sample", "second"),
     "documents": ("doc", "filter", "prompt", "response", "task"),
 }
-"""The columns that a row's id is a hash of, in the order of canonical JSON."""
+"""The columns that the id of a row is computed from, in the order of canonical JSON."""
 
 SPLITS: Final[dict[Kind, tuple[Split, ...]]] = {
     "corpus": ("train", "heldout"),
@@ -194,22 +194,22 @@ SPLITS: Final[dict[Kind, tuple[Split, ...]]] = {
 
 ID_LENGTH: Final = 16
 _BATCH: Final = 65_536
-"""Rows that are encoded as JSON at a time, to bound the memory."""
+"""Rows encoded as JSON at a time, to limit memory."""
 _CANONICAL_TURNS: Final = pl.List(pl.Struct({"content": pl.String(), "role": pl.String()}))
 
 
 def digest(text: str) -> str:
-    """`hex(sha256(text))[:16]`."""
+    """Return `hex(sha256(text))[:16]`."""
     return hashlib.sha256(text.encode()).hexdigest()[:ID_LENGTH]
 
 
 def canonical(value: Any) -> str:
-    """Canonical JSON: sorted keys, no spaces, UTF-8 as it is."""
+    """Return canonical JSON: sorted keys, no spaces, UTF-8 unescaped."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def content_id(row: Mapping[str, Any], kind: Kind) -> str:
-    """Return the id of one row: `digest(canonical({content columns}))`, tool use among them where the row has it."""
+    """Return the id of one row: `digest(canonical({content columns}))`, including tool use if the row has it."""
     used = {name: row.get(name) for name in TOOL_USE}
     content = {name: row[name] for name in CONTENT[kind]}
     plain = digest(canonical(content | used if any(used.values()) else content))
@@ -217,7 +217,7 @@ def content_id(row: Mapping[str, Any], kind: Kind) -> str:
 
 
 def row_ids(frame: pl.DataFrame, kind: Kind) -> pl.Series:
-    """`content_id` of every row."""
+    """Return the `content_id` of every row."""
     ids = _ids_without_variables(frame, kind)
     if VARIABLES not in frame.columns:
         return ids
@@ -236,7 +236,10 @@ def _ids_without_variables(frame: pl.DataFrame, kind: Kind) -> pl.Series:
 
 
 def content_ids(frame: pl.DataFrame, columns: Iterable[str]) -> pl.Series:
-    """`digest(canonical({columns}))` of every row; polars writes the same JSON as `canonical`, ten times faster."""
+    """Return `digest(canonical({columns}))` for every row.
+
+    polars writes the same JSON as `canonical`, ten times faster.
+    """
     ordered = [
         pl.col(name).cast(_CANONICAL_TURNS) if frame.schema[name] == TURNS else pl.col(name) for name in sorted(columns)
     ]
@@ -250,7 +253,7 @@ def content_ids(frame: pl.DataFrame, columns: Iterable[str]) -> pl.Series:
 
 
 def with_ids(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
-    """Return the frame with its `id` column and with the table's columns in their order, optional ones last."""
+    """Return the frame with its `id` column and the table's columns in order, optional ones last."""
     needed = [name for name in COLUMNS[kind] if name != "id"]
     missing = [name for name in needed if name not in frame.columns]
     if missing:
@@ -265,7 +268,7 @@ def with_ids(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
 
 
 def from_rows(rows: Iterable[Mapping[str, Any]], kind: Kind) -> pl.DataFrame:
-    """Return a table from plain rows that hold every column but `id`."""
+    """Return a table from plain rows that have every column except `id`."""
     table = list(rows)
     schema = {name: dtype for name, dtype in COLUMNS[kind].items() if name != "id"}
     wrong = next((sorted(row) for row in table if set(row) != set(schema)), None)

@@ -1,4 +1,4 @@
-"""Explains errors of the Hugging Face Hub in one line with a fix; no message contains the token."""
+"""Explain Hugging Face Hub errors in one line with a fix. No message contains the token."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _COPY = {
 
 
 def hub_error(error: BaseException, repo: Repo, name: str, revision: str, where: str) -> DataError | ModelError:
-    """Return the error of a Hub library as one of our errors."""
+    """Return a Hub library's error as one of posttrain's errors."""
     what, fix = _explained(list(_chain(error)), repo, name, revision)
     return (DataError if repo == "dataset" else ModelError)(what=what, where=where, fix=fix)
 
 
 def unreachable(error: BaseException) -> bool:
-    """Return whether the Hub could not be reached, or was not contacted."""
+    """Return whether the Hub could not be reached or was not contacted."""
     return any(isinstance(raised, ConnectionError | TimeoutError) or _transport(raised) for raised in _chain(error))
 
 
 def page(repo: Repo, name: str) -> str:
-    """Return the address of a data set or a model."""
+    """Return the URL of a data set or a model."""
     from huggingface_hub.constants import ENDPOINT
 
     return f"{ENDPOINT}/{'datasets/' if repo == 'dataset' else ''}{name}"
@@ -79,7 +79,7 @@ def _offline() -> bool:
 
 
 def _transport(error: BaseException) -> bool:
-    """Return whether it is a failure of the connection: the Hub's libraries use httpx2, datasets httpx as well."""
+    """Return whether it is a connection failure. The Hub's libraries use httpx2, datasets also httpx."""
     return any(
         base.__name__ == "TransportError" and base.__module__.startswith("httpx") for base in type(error).__mro__
     )
@@ -95,7 +95,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _safe_message(error: BaseException) -> str:
-    """Return the first line of the message with the token removed; errors about headers quote it."""
+    """Return the first line of the message without the token, which errors about headers quote."""
     from huggingface_hub import get_token
 
     text = str(error).strip() or type(error).__name__

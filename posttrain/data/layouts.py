@@ -1,4 +1,4 @@
-"""Converts one row of a known data set layout into a row of our tables, or says why that is not possible."""
+"""Convert a row of a known data set layout into a row of a posttrain table, or say why that is not possible."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NoLayoutError(RowError):
 
 
 def convert(row: Row, kind: Kind) -> dict[str, Any]:
-    """Return the table's own columns but `id` and `split`; `problem` is None where the row does not name one."""
+    """Return the table's columns except `id` and `split`. `problem` is None if the row has none."""
     first, *others = convert_all(row, kind)
     if others:
         raise RowError("it has several labelled steps; give a table of them (data.files)")
@@ -43,7 +43,7 @@ def convert(row: Row, kind: Kind) -> dict[str, Any]:
 
 
 def convert_all(row: Row, kind: Kind) -> list[dict[str, Any]]:
-    """Return the same of a row that may be several rows: one for each labelled step."""
+    """Return the same for a row that may become several rows: one for each labelled step."""
     for layout, turn in LAYOUTS[kind].items():
         if all(row.get(name) is not None for name in layout):
             turned = turn(row)
@@ -63,7 +63,7 @@ def convert_all(row: Row, kind: Kind) -> list[dict[str, Any]]:
 
 
 def _with_system(row: Row, made: dict[str, Any]) -> dict[str, Any]:
-    """Return the row with its column `system` as the first turn."""
+    """Return the row with its column `system` as first turn."""
     system = row.get("system")
     if system is None or system == "":
         return made
@@ -78,7 +78,7 @@ def _with_system(row: Row, made: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_no_tools(row: Row, kind: Kind) -> None:
-    """Refuse tools where the policy is not shown any, unless a reward gets them."""
+    """Reject tools in tables whose policy does not see them, unless a reward gets them."""
     given = row.get("tools")
     if kind == "chat" or not isinstance(given, list) or not given or not all(map(tool_name, given)):
         return
@@ -87,7 +87,7 @@ def _check_no_tools(row: Row, kind: Kind) -> None:
 
 
 def layout_names(kind: Kind) -> str:
-    """Return the layouts of a table, as an error prints them."""
+    """Return the layouts of a table as text for an error."""
     return ", or ".join(" + ".join(layout) for layout in LAYOUTS[kind])
 
 
@@ -98,7 +98,7 @@ def wanted_columns(kind: Kind) -> frozenset[str]:
 
 
 def table_of(rows: Sequence[Row], kind: Kind) -> pl.DataFrame:
-    """Converted rows as a frame; a missing `problem` is the hash of the prompt."""
+    """Return converted rows as a frame. The default `problem` is the hash of the prompt."""
     names = [name for name in COLUMNS[kind] if name not in ("id", "split")]
     columns = [_series(name, [row[name] for row in rows], COLUMNS[kind][name]) for name in names]
     for name, dtype in OPTIONAL.get(kind, {}).items():
@@ -129,7 +129,7 @@ def _series(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:
 
 
 def _scalar(row: Row, name: str) -> str | None:
-    """Return a text; a number or boolean as JSON writes it. Refuses a number that can be written in several ways."""
+    """Return a text; a number or boolean as in JSON. Reject a number with several notations."""
     value = row.get(name)
     if value is None:
         return None
@@ -165,7 +165,7 @@ def _alpaca(row: Row) -> dict[str, Any]:
 
 
 def _instruction(row: Row) -> list[dict[str, Any]]:
-    """Alpaca's instruction, and its input on the line after it."""
+    """Return Alpaca's instruction, with its input on the next line."""
     instruction = "\n".join(_plain(row, name) for name in ("instruction", "input") if row.get(name))
     return [{"role": "user", "content": instruction}]
 
@@ -182,7 +182,7 @@ def _prompt(row: Row) -> dict[str, Any]:
 
 
 def _info(row: Row) -> str:
-    """Return what a reward may need in addition to the answer, as JSON; in csv it is a text."""
+    """Return extra data for a reward besides the answer, as JSON. In csv files it is a text."""
     value = row.get("info")
     try:
         parsed = json.loads(value) if isinstance(value, str) else {} if value is None else value
@@ -219,7 +219,7 @@ def _implicit_preference(row: Row) -> dict[str, Any]:
 
 
 def _openai_preference(row: Row) -> dict[str, Any]:
-    """Rows of OpenAI's preference fine-tuning: the conversation is in `input`, with its tools."""
+    """Return a row of OpenAI's preference fine-tuning. Its conversation and tools are in `input`."""
     given = row["input"]
     if not isinstance(given, dict) or not isinstance(given.get("messages"), list):
         raise RowError(f"'input' is {short_repr(given)}; give {{messages: [...]}}")
@@ -248,7 +248,7 @@ def _judged(row: Row) -> dict[str, Any]:
 
 
 def _labelled_steps(row: Row) -> list[dict[str, Any]]:
-    """Return a row for each step of PRM800K and the like: the answer up to its end, with the step's own label."""
+    """Return a row for each step of PRM800K and similar data: the answer up to the step's end, with its label."""
     prompt, steps, labels = turns(row, "prompt"), row["completions"], row["labels"]
     if not isinstance(steps, list) or not steps or not all(isinstance(step, str) and step.strip() for step in steps):
         raise RowError(f"'completions' is {short_repr(steps)}; give a list of texts, one for each step")
@@ -263,7 +263,7 @@ def _labelled_steps(row: Row) -> list[dict[str, Any]]:
 
 
 def _after(prompt: Turns, answer: Turns, name: str) -> Turns:
-    """Return the answer's last turn; if it repeats the conversation, the turns before must be equal to the prompt."""
+    """Return the answer's last turn. If it repeats the conversation, the earlier turns must equal the prompt."""
     if len(answer) > 1 and answer[:-1] != prompt:
         raise RowError(f"the turns of '{name}' before its last differ from 'prompt'; give only the answer's turn")
     return answer[-1:]
@@ -279,7 +279,7 @@ def _label(value: Any, column: str) -> bool:
 
 
 def _margin(row: Row) -> float:
-    """By how much the chosen answer is better; 0 means unknown. In csv numbers are texts."""
+    """Return by how much the chosen answer is better; 0: unknown. In csv files numbers are texts."""
     value = row.get("margin")
     try:
         if value is None or (isinstance(value, int | float | str) and not isinstance(value, bool)):
@@ -307,4 +307,4 @@ LAYOUTS: Final[dict[Kind, dict[Layout, Callable[[Row], dict[str, Any] | list[dic
     "feedback": {("prompt", "completion", "label"): _judged, ("prompt", "completions", "labels"): _labelled_steps},
     "rollouts": {},
 }
-"""Table -> its layouts; a row is read by the first layout of which it has all columns."""
+"""Table -> its layouts. A row is read with the first layout whose columns it has."""

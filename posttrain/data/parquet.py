@@ -1,4 +1,4 @@
-"""Reads and writes parquet files: atomic, the same bytes for the same rows, checksums verified.
+"""Read and write parquet files: atomic, equal bytes for equal rows, verified checksums.
 
 A damaged file raises one of `DECODE_ERRORS`; it never makes polars panic.
 """
@@ -35,30 +35,30 @@ DECODE_ERRORS: Final = (
     ValueError,
     MemoryError,
 )
-"""Everything that `decode` raises for a damaged file."""
+"""All errors that `decode` raises for a damaged file."""
 
 FORMAT: Final = b"posttrain.format"
-"""The key of the format version in a table's metadata."""
+"""The metadata key of a table's format version."""
 NOTE: Final = b"posttrain.note"
-"""The key of what was counted when a table was made."""
+"""The metadata key of the notes from a table's creation."""
 _ROW_GROUP: Final = 65_536
 _BATCH: Final = 4096
 _WIDTH: Final = 8
-"""Bytes of every decoded value, whatever its type, in addition to a text's own bytes."""
+"""Bytes per decoded value of any type, besides a text's own bytes."""
 _LARGEST_PAGE: Final = 512 * 2**20
-"""Bytes of a page, which takes up to 8 times as much memory: writers begin another after a megabyte or 1024 rows."""
+"""The most bytes of a page, which takes up to 8 times as much memory. Writers start another after 1 MB or 1024 rows."""
 _SHARED: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
-"""Encodings that store a text once and use it for many rows."""
+"""Encodings that store a text once and use it in many rows."""
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Return whether a healthy file can have raised this: a damaged one asks for more than the machine has."""
+    """Return whether a healthy file can raise this. A damaged one may request more memory than the machine has."""
     wanted, memory = ALLOCATION.search(str(error)), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return lacks_resources(error) and not (wanted and int(wanted[1]) > memory)
 
 
 def decode(file: Path) -> pl.DataFrame:
-    """Return the file's table, its pages verified where they have checksums; damage raises one of `DECODE_ERRORS`."""
+    """Return the file's table. Pages with checksums are verified. Damage raises one of `DECODE_ERRORS`."""
     # pyarrow, because polars prints a panic of its own on some damaged files and does not verify checksums
     with _opened(file) as stream, pq.ParquetFile(stream, page_checksum_verification=True) as parquet:
         arrow = parquet.read().replace_schema_metadata(None)
@@ -69,22 +69,22 @@ def decode(file: Path) -> pl.DataFrame:
 
 
 def table_format(file: Path) -> int:
-    """Return the format version in a table's metadata, by default 1. Damage raises one of `DECODE_ERRORS`."""
+    """Return the format version in a table's metadata; default 1. Damage raises one of `DECODE_ERRORS`."""
     with _opened(file) as stream:
         return int((pq.read_schema(stream).metadata or {}).get(FORMAT, b"1"))
 
 
 def _opened(file: Path) -> pa.OSFile:
-    """Open a file for pyarrow, which takes a name that is not UTF-8 only as bytes."""
+    """Open a file for pyarrow, which accepts names that are not UTF-8 only as bytes."""
     return pa.OSFile(os.fsencode(file))
 
 
 def check_decoded_size(stream: BinaryIO, columns: Collection[str], limit: int | None = None) -> None:
-    """Refuse a file whose columns would decode to more than `limit` bytes, by default a third of the free memory.
+    """Reject a file whose columns would decode to more than `limit` bytes; default: a third of the free memory.
 
-    A page of it may not be too large either. A few megabytes can decode to many gigabytes: a text that is stored once
-    and used by every row. The pages give an exact size for all but such texts; where they may be too large they are
-    measured, without decoding them.
+    Single pages are limited too. A few megabytes can decode to many gigabytes if every row uses a text that is stored
+    once. Page headers give the exact size except for such texts. If those may be too large, they are measured without
+    decoding.
     """
     allowed = int(free_memory() / 3) if limit is None else limit
     size, unsure = 0, []
@@ -110,7 +110,7 @@ def check_decoded_size(stream: BinaryIO, columns: Collection[str], limit: int | 
 
 
 def _unpacked_size(stream: BinaryIO, chunk: Any, most: int) -> int:
-    """Return the bytes of a column chunk's pages when they are unpacked; refuses a page that is too large."""
+    """Return the unpacked bytes of a column chunk's pages. Reject a page that is too large."""
     start, size = chunk.data_page_offset, 0
     if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
         start = chunk.dictionary_page_offset
@@ -123,7 +123,7 @@ def _unpacked_size(stream: BinaryIO, chunk: Any, most: int) -> int:
 
 
 def check_size(size: int, allowed: int) -> None:
-    """Refuse a file that is larger in memory than is allowed."""
+    """Reject a file whose size in memory exceeds the limit."""
     if size > allowed:
         raise ValueError(
             f"it decodes to {size / 1e9:.1f} GB or more, and at most {allowed / 1e9:.1f} GB fit in the free memory"
@@ -131,7 +131,7 @@ def check_size(size: int, allowed: int) -> None:
 
 
 def _text_lengths(stream: BinaryIO, group: int, path: str) -> Iterator[int]:
-    """Yield the bytes of a column's texts, batch by batch, read as a dictionary and its indices."""
+    """Yield the bytes of a column's texts batch by batch, read as dictionary and indices."""
     with pq.ParquetFile(stream, read_dictionary=[path]) as parquet:
         for batch in parquet.iter_batches(_BATCH, row_groups=[group], columns=[path]):
             leaf = batch.column(0)
@@ -145,7 +145,7 @@ def _text_lengths(stream: BinaryIO, group: int, path: str) -> Iterator[int]:
 
 @phase("write")
 def write_parquet(frame: pl.DataFrame, path: Place, note: str = "") -> None:
-    """The frame as parquet, atomically and with the same bytes for the same content; `note`: JSON about the table."""
+    """Write the frame as parquet, atomically, with equal bytes for equal content. `note`: JSON about the table."""
     file = Path(path)
     try:
         with atomic_path(file) as temporary:
@@ -172,7 +172,7 @@ def _arrow(frame: pl.DataFrame, note: str) -> pa.Table:
 
 
 def read_note(file: Path) -> dict[str, Any]:
-    """Return the note in a table's metadata; empty where it has none, or where there is no table that can be read."""
+    """Return the note in a table's metadata; empty if there is none or the table cannot be read."""
     try:
         with _opened(file) as stream:
             note = (pq.read_schema(stream).metadata or {}).get(NOTE)
@@ -183,7 +183,7 @@ def read_note(file: Path) -> dict[str, Any]:
 
 
 def _decode_names(field: pa.Field) -> None:
-    """Raise for a name that is not UTF-8, where polars would panic (as for such metadata, which is left out above)."""
+    """Raise for a name that is not UTF-8, because polars would panic. (Such metadata is left out above.)"""
     _ = field.name
     for nth in range(field.type.num_fields):
         _decode_names(field.type.field(nth))

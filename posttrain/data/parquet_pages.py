@@ -1,7 +1,7 @@
-"""How large the pages of a parquet column are once they are unpacked, read from their headers alone.
+"""Compute the unpacked size of a parquet column's pages from their headers.
 
-A header is a struct of Thrift's compact protocol; its second field is the unpacked size, its third the packed one. What
-the footer says of sizes may be false, and the library unpacks what the pages say.
+A header is a struct in Thrift's compact protocol. Its second field is the unpacked size, its third the packed one. The
+sizes in the footer may be wrong, and the library unpacks what the pages contain.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import BinaryIO, Final
 
 _WINDOW: Final = 2**20
-"""Bytes that a header may have."""
+"""The most bytes of a header."""
 _DEEPEST: Final = 16
 _NUMBERS: Final = (4, 5, 6)
 
 
 def page_sizes(stream: BinaryIO, start: int, length: int) -> Iterator[int]:
-    """Yield the unpacked bytes of each page of a column chunk; a header that is damaged raises ValueError."""
+    """Yield the unpacked bytes of each page of a column chunk. Raise ValueError if a header is damaged."""
     place, end = start, start + length
     while place < end:
         stream.seek(place)
@@ -38,13 +38,13 @@ def page_sizes(stream: BinaryIO, start: int, length: int) -> Iterator[int]:
 
 
 class _Header:
-    """Reads a struct from bytes; IndexError where they end before it does."""
+    """Reads a struct from bytes. Raises IndexError if they end too early."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self.place = data, 0
 
     def fields(self, depth: int = 0) -> dict[int, int]:
-        """Return the numbers of the struct by their field, and pass over the rest."""
+        """Return the struct's numbers by field, and skip the rest."""
         if depth > _DEEPEST:
             raise ValueError("the header of a page is nested too deeply")
         found, field = dict[int, int](), 0
@@ -57,7 +57,7 @@ class _Header:
         return found
 
     def _pass(self, kind: int, depth: int) -> None:
-        """Pass over a value of a field."""
+        """Skip the value of a field."""
         match kind:
             case 1 | 2:  # a bool, which is its kind
                 pass

@@ -1,4 +1,4 @@
-"""Values of rows as short texts for messages."""
+"""Short texts of row values for messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from posttrain.errors import excerpt
 
 
 def short_repr(value: Any) -> str:
-    """Return a value in few characters, on one line."""
+    """Return a value as one short line."""
     if isinstance(value, pl.Series):
         value = value.to_list()
     return excerpt(value[:300] if isinstance(value, str | list) else value)

@@ -1,4 +1,4 @@
-"""Which split a row belongs to: that of its source, or by a hash of its problem, which is the same in every table."""
+"""Decide the split of a row: by its source, or by a hash of its problem, so that it is the same in every table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPLIT_NAMES: Final[dict[str, Split]] = {
 
 
 def split_of(problem: str, *, heldout_share: float, test_share: float) -> Split:
-    """`u = sha256(problem) / 2^256`: test below `test_share`, then heldout for `heldout_share` more, else train."""
+    """Return test if u = sha256(problem) / 2^256 < `test_share`, heldout for the next `heldout_share`, else train."""
     u = int.from_bytes(hashlib.sha256(problem.encode()).digest()[:8], "big") / 2**64
     if u < test_share:
         return "test"
@@ -28,7 +28,10 @@ def split_of(problem: str, *, heldout_share: float, test_share: float) -> Split:
 
 
 def split_names(wanted: Mapping[Split, str], names: list[str]) -> dict[str, Split]:
-    """Our split of each of the source's split names; `wanted` replaces the usual names, unknown names are left out."""
+    """Return our split for each split name of the source.
+
+    `wanted` replaces common names; unknown names are left out.
+    """
     own = {name: split for split, name in wanted.items()} or {
         name: SPLIT_NAMES[name.lower()] for name in names if name.lower() in SPLIT_NAMES
     }
@@ -36,7 +39,7 @@ def split_names(wanted: Mapping[Split, str], names: list[str]) -> dict[str, Spli
 
 
 def training_prompts(prompts: pl.DataFrame, table: Path) -> pl.DataFrame:
-    """Return the prompts to learn from; refuses a table that has prompts for tests alone."""
+    """Return the prompts to train on. Reject a table that has only test prompts."""
     rows = prompts.filter(split="train")
     if rows.is_empty():
         what = f"it has no training prompts, only {', '.join(sorted(set(prompts['split'])))}"
@@ -45,7 +48,7 @@ def training_prompts(prompts: pl.DataFrame, table: Path) -> pl.DataFrame:
 
 
 def check_enough_prompts(count: int, split: str, table: Path) -> None:
-    """Refuse an evaluation split with fewer than two prompts: an interval needs two."""
+    """Reject an evaluation split with fewer than two prompts, because an interval needs two."""
     if count < 2:
         share = f"raise {split}_share of each table of its run, " if split != "train" else ""
         what = f"the split '{split}' has {count} prompt{'s' * (count != 1)}, and evaluate needs at least 2"
@@ -54,7 +57,7 @@ def check_enough_prompts(count: int, split: str, table: Path) -> None:
 
 
 def splits_by_hash(frame: pl.DataFrame, kind: Kind, *, heldout_share: float, test_share: float) -> pl.Series:
-    """Return the split of every row of a frame, by the hash of its problem (in a corpus: of its text)."""
+    """Return the split of every row by the hash of its problem (in a corpus, of its text)."""
     keys = content_ids(frame, ["text"]) if kind == "corpus" else frame["problem"]
     shares = {"heldout_share": heldout_share, "test_share": test_share}
     return pl.Series("split", [split_of(key, **shares) for key in keys], dtype=pl.String())

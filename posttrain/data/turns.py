@@ -1,4 +1,4 @@
-"""Turns of the user's conversations: role, content and the fields of tool use; errors say why a turn is refused."""
+"""Turns of the user's conversations: role, content and tool use fields. Errors say why a turn is rejected."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from posttrain.text.templates import variables_fault
 
 Row = Mapping[str, Any]
 Turns = list[tuple[str, str]]
-"""Role and content of each turn."""
+"""The role and content of each turn."""
 
 FIELDS: Final = ("name", "reasoning_content", "tool_call_id", "tool_calls", "weight")
-"""Fields that a turn of a chat table may have in addition to role and content."""
+"""Fields besides role and content that a turn of a chat table may have."""
 WEIGHT: Final = "weight"
-"""0: a turn of the assistant that is not trained."""
+"""The field whose value 0 means that an assistant turn is not trained."""
 _ROLE_OF: Final = {"completion": "assistant", "chosen": "assistant", "rejected": "assistant"}
 _SHAREGPT: Final = {
     **{role: role for role in ROLES},
@@ -30,11 +30,11 @@ _SHAREGPT: Final = {
 
 
 class RowError(ValueError):
-    """A row that cannot be converted; the message says why and how to fix it."""
+    """A row that cannot be converted. The message says why and how to fix it."""
 
 
 def turns(row: Row, name: str) -> Turns:
-    """Return a plain text as one turn, or a conversation as it is."""
+    """Return a plain text as one turn; return a conversation unchanged."""
     value = row[name]
     if isinstance(value, str):
         return [(_ROLE_OF.get(name, "user"), text(value, name))]
@@ -44,7 +44,7 @@ def turns(row: Row, name: str) -> Turns:
 
 
 def conversation(row: Row, *names: str) -> dict[str, Any]:
-    """Return the turns of these columns as `messages`, with `fields` and `tools` where they use tools."""
+    """Return the turns of these columns as `messages`, with `fields` and `tools` if they use tools."""
     messages: Turns = []
     fields: list[dict[str, Any]] = []
     for name in names:
@@ -65,7 +65,7 @@ def conversation(row: Row, *names: str) -> dict[str, Any]:
 
 
 def _check_tool_use(messages: Turns, fields: list[dict[str, Any]], tools: str | None) -> None:
-    """Refuse calls of unknown tools, ids that are there twice, and answers to calls that were not made."""
+    """Reject calls of unknown tools, duplicate ids, and answers to calls that were not made."""
     known = {tool_name(load) for load in json.loads(tools)} if tools else None
     seen: set[str] = set()
     open_ids: set[str] = set()
@@ -93,14 +93,14 @@ def _check_tool_use(messages: Turns, fields: list[dict[str, Any]], tools: str | 
 
 
 def _check_trained(messages: Turns, fields: list[dict[str, Any]]) -> None:
-    """Refuse a row of which `weight` leaves no turn to train."""
+    """Reject a row in which `weight` leaves no turn to train."""
     turns_of = [field for (role, _), field in zip(messages, fields, strict=True) if role == "assistant"]
     if turns_of and all(WEIGHT in field for field in turns_of):
         raise RowError("every turn of the assistant has weight 0, so there is nothing to train; drop the row")
 
 
 def sharegpt(row: Row) -> dict[str, Any]:
-    """Turns with `from` and `value`; some data sets of this layout have `role` and `content` instead."""
+    """Return turns with `from` and `value` as messages. Some data sets of this layout have `role` and `content`."""
     value = row["conversations"]
     if not isinstance(value, list):
         raise RowError(f"'conversations' is {type_name(value)}; give a list of turns with 'from' and 'value'")
@@ -109,14 +109,14 @@ def sharegpt(row: Row) -> dict[str, Any]:
 
 
 def text(value: str, where: str) -> str:
-    """Return the text, if it has no lone surrogate."""
+    """Return the text. Reject lone surrogates."""
     if not value.isascii() and HALF.search(value):
         raise RowError(f"{where} contains half a character (a lone surrogate); remove it")
     return value
 
 
 def tool_name(tool: Any) -> str | None:
-    """Return the name in a function's schema or call, which may be wrapped as `{type: function, function: {...}}`."""
+    """Return the name in a function's schema or call, which may be wrapped: `{type: function, function: {...}}`."""
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else None
@@ -129,7 +129,7 @@ def type_name(value: Any) -> str:
 
 
 def _has_more(turn: Row) -> bool:
-    """Return whether a turn has more than a role and a content."""
+    """Return whether a turn has more than role and content."""
     return len(turn) > 2 or not turn.keys().isdisjoint(FIELDS)
 
 
@@ -162,7 +162,7 @@ def _check_extras(turn: Row, where: str, allowed: tuple[str, ...]) -> None:
 
 
 def _part(part: Any, where: str) -> str:
-    """Return the text of one part of a content; templates join such parts without a separator."""
+    """Return the text of one part of a content. Templates join such parts without a separator."""
     part = {key: value for key, value in part.items() if value is not None} if isinstance(part, dict) else {}
     if set(part) != {"type", "text"} or part["type"] != "text" or not isinstance(part["text"], str):
         raise RowError(
@@ -183,7 +183,7 @@ def _from_value(turn: Any, where: str) -> Any:
 
 
 def _fields(turn: Row, where: str) -> dict[str, Any]:
-    """A turn's fields in addition to role and content, without nulls (parquet has nulls for fields of other turns)."""
+    """Return a turn's fields besides role and content, without nulls (parquet adds nulls for other turns' fields)."""
     found = {name: turn[name] for name in FIELDS if turn.get(name) not in (None, [])}
     if WEIGHT in found and _weight(found, turn, where) == 1:
         del found[WEIGHT]
@@ -199,7 +199,7 @@ def _fields(turn: Row, where: str) -> dict[str, Any]:
 
 
 def _weight(found: dict[str, Any], turn: Row, where: str) -> int:
-    """Return whether a turn is trained, as a number; other weights are refused."""
+    """Return whether a turn is trained, as a number. Reject other weights."""
     value = found[WEIGHT]
     if isinstance(value, bool) or value not in (0, 1) or turn["role"] != "assistant":
         raise RowError(f"{where} has the weight {short_repr(value)}; give 0 or 1, to a turn of the assistant")
@@ -208,7 +208,7 @@ def _weight(found: dict[str, Any], turn: Row, where: str) -> int:
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
-    """Return one call as templates expect it: `{type: function, function: {name, arguments: OBJECT}}`."""
+    """Return one call in the form for templates: `{type: function, function: {name, arguments: OBJECT}}`."""
     part = _without_nulls(call)
     if tool_name(part):
         function = part.get("function", part)
@@ -227,7 +227,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
 
 
 def _tools(row: Row) -> str | None:
-    """Return the tools that a conversation may call, as JSON: a list of function schemas, or the text of one."""
+    """Return a conversation's tools as JSON. The row has a list of function schemas or the JSON text of one."""
     value = row.get("tools")
     tools = _json(value) if isinstance(value, str) else _without_nulls(value)
     if value is None or tools == []:
@@ -239,7 +239,7 @@ def _tools(row: Row) -> str | None:
 
 
 def variables(row: Row) -> str | None:
-    """Return what the chat template reads of the row in addition, as JSON: an object, or the text of one."""
+    """Return the row's extra template variables as JSON. The row has an object or the JSON text of one."""
     value = row.get(VARIABLES)
     given = _json(value) if isinstance(value, str) else _without_nulls(value)
     if value is None or given == {}:
@@ -251,7 +251,7 @@ def variables(row: Row) -> str | None:
 
 
 def _kept(value: Any) -> str:
-    """JSON with the keys in their order, because templates write them so."""
+    """Return JSON with the keys in their order, because templates write them in this order."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -269,7 +269,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _check_texts(value: Any, where: str) -> None:
-    """Refuse control characters, lone surrogates and numbers that JSON does not have, anywhere in a value."""
+    """Reject control characters, lone surrogates and numbers that JSON lacks, anywhere in a value."""
     if isinstance(value, str):
         if re.search(CONTROL, text(value, where)):
             raise RowError(f"{where} contains control characters; remove them")

@@ -1,1 +1,1 @@
-"""The processes of one run: ranks, sums over them, and what rank 0 decides."""
+"""The processes of one run: ranks, sums over them, and decisions of rank 0."""

@@ -1,7 +1,7 @@
-"""The processes of a run: which one this is, and what they tell each other. Nothing is pickled.
+"""The processes of a run: the number of this one, and communication between them. Nothing is pickled.
 
-Every process runs the same code on the same data, so that all decide alike. The first one alone writes files, judges
-completions and talks to people; the others get from it what only it can know.
+Every process runs the same code on the same data, so all make the same decisions. Only the first one writes files,
+judges completions and prints. The others receive from it what only it can know.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ T = TypeVar("T")
 
 
 def rank() -> int:
-    """Return the number of this process; 0 where there is one."""
+    """Return the number of this process; 0 for a single process."""
     return dist.get_rank() if _connected() else 0
 
 
 def count() -> int:
-    """Return how many processes the run has."""
+    """Return the number of processes of the run."""
     return dist.get_world_size() if _connected() else 1
 
 
 def is_rank_zero() -> bool:
-    """Return whether this process is the one that writes."""
+    """Return whether this is the process that writes files."""
     return rank() == 0
 
 
 def connect(number: int, size: int, meeting: str, device: torch.device | str = "cpu") -> None:
-    """Meet the other processes of the run."""
+    """Connect to the other processes of the run."""
     backend = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=meeting, rank=number, world_size=size, timeout=PATIENCE)
 
 
 def shutdown() -> None:
-    """From now on the first process is alone; the others end here."""
+    """Leave the first process alone from now on. The others end here."""
     if not _connected():
         return
     if not is_rank_zero():
@@ -57,7 +57,7 @@ def shutdown() -> None:
 
 
 def gathered(value: Any) -> list[Any]:
-    """Return every process's value, which JSON can hold, in the order of their numbers."""
+    """Return every process's JSON-compatible value, in the order of their numbers."""
     if not _connected():
         return [value]
     mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -65,7 +65,7 @@ def gathered(value: Any) -> list[Any]:
 
 
 def gathered_tensors(mine: Tensor) -> list[Tensor]:
-    """Return every process's tensor of one dimension; their lengths may differ."""
+    """Return every process's one-dimensional tensor. Their lengths may differ."""
     if not _connected():
         return [mine]
     sizes = [torch.zeros(1, dtype=torch.long) for _ in range(count())]
@@ -79,7 +79,7 @@ def gathered_tensors(mine: Tensor) -> list[Tensor]:
 
 
 def from_first(make: Callable[[], T]) -> T:
-    """Return what the first process makes, which JSON can hold; the others do not call `make`."""
+    """Return the first process's JSON-compatible result of `make`. The others do not call it."""
     if not _connected():
         return make()
     value: T = gathered(make() if is_rank_zero() else None)[0]
@@ -87,10 +87,10 @@ def from_first(make: Callable[[], T]) -> T:
 
 
 def split_across_ranks(parts: Sequence[T]) -> Iterator[tuple[T, bool]]:
-    """Yield this process's parts, dealt in turn, and whether each counts.
+    """Yield this process's parts, dealt in turn, with a flag whether each counts.
 
-    All processes get the same number, so that none waits for another in vain: one without a part repeats the last one,
-    which then does not count.
+    All processes get the same number of parts, so that none waits in vain. A process with too few repeats its last
+    part, which then does not count.
     """
     mine = parts[rank() :: count()]
     for part, _ in zip_longest(mine, parts[:: count()]):
@@ -98,7 +98,7 @@ def split_across_ranks(parts: Sequence[T]) -> Iterator[tuple[T, bool]]:
 
 
 def added(part: Tensor) -> Tensor:
-    """Return the sum of the tensor over the processes, added in their order: all get the same bits."""
+    """Return the sum of the tensor over the processes, added in their order, so that all get the same bits."""
     if not _connected():
         return part
     return torch.stack(gathered_tensors(part.flatten())).sum(0).view_as(part)
@@ -112,7 +112,7 @@ def add_up(parts: Sequence[Tensor]) -> None:
 
 
 def wait_for_all() -> None:
-    """Wait until every process is here."""
+    """Wait until every process arrives here."""
     if _connected():
         dist.barrier()
 

@@ -1,7 +1,7 @@
-"""Divergences between a teacher's and a student's next-token distributions over the vocabulary, one number per token.
+"""Divergences between a teacher's and a student's next-token distributions over the vocabulary, per token.
 
-Logits are computed in tiles (`tiled`), so that memory is one tile's. Of a teacher whose likeliest K tokens alone are
-known, all others are one class: the divergence of such classes is at most that over the vocabulary.
+Logits are computed in tiles (`tiled`), so that only one tile is in memory. If only a teacher's K likeliest tokens are
+known, all others count as one class. The divergence of these classes is at most the one over the vocabulary.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Logits = Callable[[Tensor], Tensor]
 TILE_TOKENS = 1024
 """Tokens whose logits are in memory at a time."""
 LEAST_REST = math.log(1e-9)
-"""The least log-prob of all other tokens together: that of a teacher is what its rounded log-probs leave."""
+"""The smallest log-prob of all other tokens together. For a teacher, rounded log-probs leave only an estimate."""
 
 
 def forward_kl(student_NV: Tensor, teacher_NV: Tensor, temperature: float = 1.0) -> Tensor:
-    """KL(teacher || student) = sum_v p (log p - log q): covers the teacher's modes (Hinton 2015)."""
+    """Return KL(teacher || student) = sum_v p (log p - log q), which covers the teacher's modes (Hinton 2015)."""
     log_q, log_p = log_probs(student_NV, temperature), log_probs(teacher_NV, temperature)
     return kl(log_p, log_q)
 
@@ -36,7 +36,10 @@ def tiled(
     teacher: Logits,
     tile: int = TILE_TOKENS,
 ) -> Tensor:
-    """The divergence at each hidden state; logits of `tile` tokens at a time, computed again in the backward pass."""
+    """Return the divergence at each hidden state.
+
+    Logits of `tile` tokens at a time are recomputed in the backward pass.
+    """
 
     def tile_divergence(student_MD: Tensor, teacher_MD: Tensor) -> Tensor:
         return divergence(student(student_MD), teacher(teacher_MD))
@@ -48,13 +51,13 @@ def tiled(
 
 
 def log_probs(logits_NV: Tensor, temperature: float) -> Tensor:
-    """Return log-probs in float32 at least."""
+    """Return log-probs in float32 or higher precision."""
     wide = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
     return (wide / temperature).log_softmax(-1)
 
 
 def kl(log_a: Tensor, log_b: Tensor) -> Tensor:
-    """sum_v a (log a - log b)."""
+    """Return sum_v a (log a - log b)."""
     return (log_a.exp() * (log_a - log_b)).sum(-1)
 
 

@@ -1,4 +1,4 @@
-"""GPO's preference module: from some questions that a group has answered, how it answers others (arXiv:2310.11523)."""
+"""GPO's preference module: predict a group's answers from questions that it has answered (arXiv:2310.11523)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 
 class GroupPreferences(nn.Module):
-    """A transformer that reads a group's answers in its context and scores the options of other questions (GPO).
+    """A transformer that reads a group's known answers and scores the options of other questions (GPO).
 
-    Its tokens are the options, with the share of the group that chose each where the question is `known`. They have no
-    positions. All read the known ones; of the others an option reads itself alone, so no prediction depends on what
-    else is asked.
+    Its tokens are the options, with the share of the group that chose each if the question is `known`. They have no
+    positions. All tokens attend to the known ones. Among the unknown ones, an option attends only to itself, so no
+    prediction depends on which other questions are asked.
 
-    width: of the options' features, e.g. a language model's mean hidden state over question and option.
+    width: the size of the options' features, e.g. a language model's mean hidden state over question and option.
     """
 
     def __init__(self, width: int, *, hidden: int = 64, layers: int = 3, heads: int = 4) -> None:
@@ -25,9 +25,9 @@ class GroupPreferences(nn.Module):
         self.score = nn.Linear(hidden, 1)
 
     def forward(self, options: Tensor, shares: Tensor, known: Tensor) -> Tensor:
-        """Return a score of each option, whose softmax over a question's options are the predicted shares: [B, Q, O].
+        """Return a score for each option [B, Q, O]. The softmax over a question's options gives the predicted shares.
 
-        options [B, Q, O, width]: B groups, Q questions, O options. shares [B, Q, O], read where known [B, Q].
+        options [B, Q, O, width]: B groups, Q questions, O options. shares [B, Q, O]: read if known [B, Q].
         """
         known_BN = known.bool()[..., None].expand(shares.shape).flatten(1)
         share_BN = torch.where(known_BN, shares.flatten(1), 0.0)
@@ -39,6 +39,6 @@ class GroupPreferences(nn.Module):
 
 
 def share_divergence(scores: Tensor, shares: Tensor) -> Tensor:
-    """KL(shares || softmax(scores)) of each question: the cross-entropy less what no prediction can lower."""
+    """Return KL(shares || softmax(scores)) per question: the cross-entropy minus its lower bound."""
     logp = scores.log_softmax(-1)
     return (torch.xlogy(shares, shares) - shares * logp).sum(-1)

@@ -8,7 +8,7 @@ from torch import Tensor
 from posttrain.formulas.ragged import mean_rows, repeat_to_tokens, sum_rows
 
 CAP = 20.0
-"""Bound on |log ratio|: exp stays finite even where the policy diverged. A token beyond it has no gradient."""
+"""Bound of |log ratio|, so that exp stays finite even if the policy diverged. A token beyond it has no gradient."""
 
 
 def token_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def inside(ratio: Tensor, low: float | None, high: float) -> Tensor:
 
 
 OVERFLOW = 80.0
-"""exp of more is soon infinite in single precision; a token beyond it counts as much, without gradient."""
+"""exp of more soon overflows in single precision. A token beyond it counts as this much, without gradient."""
 
 
 def k1(logp: Tensor, ref_logp: Tensor) -> Tensor:

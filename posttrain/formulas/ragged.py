@@ -1,11 +1,12 @@
-"""Rows of unequal length as flat columns: sums and means of rows, weights of tokens, random numbers of positions.
+"""Rows of unequal length as flat columns: row sums and means, token weights, random numbers per position.
 
-A batch of B rows with N tokens in all is `lengths_B` and flat columns: tokens [N] in row order, rows [B]. There is no
-padding, so no result can depend on it. Padded tensors come in through `from_padded`.
+A batch of B rows with N tokens in total is `lengths_B` and flat columns: tokens [N] in row order, rows [B]. There is no
+padding, so no result can depend on it. Padded tensors are converted by `from_padded`.
 
-Aggregation is a weight per token, computed once per optimizer step, before the step is cut into micro-batches or split
-over processes: the loss is sum(weight * term) in any order of summation. Random numbers are counter-based: each belongs
-to a row and a position, so a sample never depends on its neighbours and there is no generator state to save:
+Aggregation is a weight per token. It is computed once per optimizer step, before the step is cut into micro-batches or
+split over processes, so the loss is sum(weight * term) in any order of summation. Random numbers are counter-based:
+each belongs to a row and a position. So a sample never depends on its neighbours, and there is no generator state to
+save:
 
     u = mix(key_row + t * golden) / 2^53        mix: SplitMix64's finaliser (Steele 2014)
 """
@@ -21,7 +22,7 @@ from torch import Tensor
 
 
 def sum_rows(values_N: Tensor, lengths_B: Tensor) -> Tensor:
-    """Sum of each row's tokens: [N] -> [B]; an empty row sums to 0."""
+    """Return the sum of each row's tokens: [N] -> [B]. An empty row sums to 0."""
     _check(values_N, lengths_B)
     if values_N.numel() == 0:
         return values_N.new_zeros(lengths_B.numel())
@@ -29,12 +30,12 @@ def sum_rows(values_N: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 def mean_rows(values_N: Tensor, lengths_B: Tensor) -> Tensor:
-    """Mean of each row's tokens: [N] -> [B]; an empty row has mean 0."""
+    """Return the mean of each row's tokens: [N] -> [B]. An empty row has mean 0."""
     return sum_rows(values_N, lengths_B) / lengths_B.clamp(min=1)
 
 
 def repeat_to_tokens(values_B: Tensor, lengths_B: Tensor, count: int | None = None) -> Tensor:
-    """Return each row's value on each of its tokens: [B] -> [N]; without `count` it waits for the GPU."""
+    """Return each row's value on each of its tokens: [B] -> [N]. Without `count`, it waits for the GPU."""
     return torch.repeat_interleave(values_B, lengths_B, output_size=count)
 
 
@@ -45,12 +46,12 @@ def places(lengths_B: Tensor) -> Tensor:
 
 
 def last_tokens(lengths_B: Tensor) -> Tensor:
-    """Return the flat index of each row's last token; rows must not be empty."""
+    """Return the flat index of each row's last token. Rows must not be empty."""
     return lengths_B.cumsum(0) - 1
 
 
 def to_padded(values_N: Tensor, lengths_B: Tensor, fill: float = 0.0) -> Tensor:
-    """Flat tokens as [B, T], padded on the right."""
+    """Return flat tokens as [B, T], padded on the right."""
     _check(values_N, lengths_B)
     width = int(lengths_B.max()) if lengths_B.numel() else 0
     mask_BT = torch.arange(width, device=lengths_B.device) < lengths_B[:, None]
@@ -59,7 +60,7 @@ def to_padded(values_N: Tensor, lengths_B: Tensor, fill: float = 0.0) -> Tensor:
 
 
 def from_padded(values_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the marked tokens of a padded tensor as (flat tokens [N], lengths [B]); padding may be on either side."""
+    """Return the marked tokens of a padded tensor as (flat tokens [N], lengths [B]). Padding may be on either side."""
     if values_BT.shape != mask_BT.shape:
         raise ValueError(f"values {tuple(values_BT.shape)} and mask {tuple(mask_BT.shape)} differ in shape")
     mask_BT = mask_BT.bool()
@@ -75,8 +76,8 @@ def _check(values_N: Tensor, lengths_B: Tensor) -> None:
 class Ragged:
     """The columns of some rows: `rows` holds [B] or [B, K] tensors, `tokens` flat [N] tensors.
 
-    Rows that must stay together in a micro-batch (a pair, the ranked answers of a prompt) share a number in
-    `item_B`; an item's rows are adjacent. By default each row is an item.
+    Rows that must stay together in a micro-batch (a pair, the ranked answers of a prompt) share a number in `item_B`.
+    The rows of an item are adjacent. By default each row is an item.
     """
 
     lengths_B: Tensor
@@ -84,7 +85,7 @@ class Ragged:
     tokens: Mapping[str, Tensor] = field(default_factory=dict)
     item_B: Tensor | None = None
     host: Ragged | None = None
-    """The same rows in the host's memory, where these were moved to a device: to be read without a wait for it."""
+    """The same rows in host memory, if these are on a device, to read them without waiting for it."""
 
     def __post_init__(self) -> None:
         # reading lengths on a device would wait for it, and they were checked before they were moved
@@ -115,7 +116,7 @@ class Ragged:
         return replace(self, tokens={**self.tokens, **columns})
 
     def select(self, index_R: Tensor) -> Ragged:
-        """Return some rows, in the order given; every column follows."""
+        """Return some rows in the given order, with all columns."""
         index_R = index_R.to(self.lengths_B.device)
         if index_R.dtype == torch.bool:
             index_R = index_R.nonzero().squeeze(1)
@@ -130,12 +131,12 @@ class Ragged:
         )
 
     def tokens_in(self, part: slice) -> Ragged:
-        """Adjacent tokens as one row with token columns only."""
+        """Return adjacent tokens as one row with only token columns."""
         tokens = {name: column[part] for name, column in self.tokens.items()}
         return Ragged(torch.tensor([part.stop - part.start]), tokens=tokens)
 
     def overlaid(self, part: Ragged, chosen_B: Tensor) -> Ragged:
-        """Return these rows with the new columns of `part` (the chosen rows); 0 on all other rows."""
+        """Return these rows with the new columns of `part` (the chosen rows), and 0 on all other rows."""
         chosen_N = self.repeat_to_tokens(chosen_B)
         rows = {
             name: column.new_zeros(len(self)).masked_scatter(chosen_B, column)
@@ -150,11 +151,11 @@ class Ragged:
         return self.with_rows(**rows).with_tokens(**tokens)
 
     def sum_rows(self, values_N: Tensor) -> Tensor:
-        """Sum of each row's tokens."""
+        """Return the sum of each row's tokens."""
         return sum_rows(values_N, self.lengths_B)
 
     def mean_rows(self, values_N: Tensor) -> Tensor:
-        """Mean of each row's tokens."""
+        """Return the mean of each row's tokens."""
         return mean_rows(values_N, self.lengths_B)
 
     def repeat_to_tokens(self, values_B: Tensor) -> Tensor:
@@ -165,33 +166,33 @@ class Ragged:
 
 
 def sequence_sum(lengths_B: Tensor, kept_B: Tensor) -> Tensor:
-    """1 / B: sum over a sequence's tokens, then the mean over sequences."""
+    """Return 1 / B: the sum over a sequence's tokens, then the mean over sequences."""
     return repeat_to_tokens(kept_B / kept_B.sum().clamp(min=1), lengths_B)
 
 
 def sequence_mean(lengths_B: Tensor, kept_B: Tensor) -> Tensor:
-    """1 / (B |o_i|): mean over a sequence's tokens, then over sequences."""
+    """Return 1 / (B |o_i|): the mean over a sequence's tokens, then over sequences."""
     return repeat_to_tokens(kept_B / (lengths_B.clamp(min=1) * kept_B.sum().clamp(min=1)), lengths_B)
 
 
 def token_mean(lengths_B: Tensor, kept_B: Tensor) -> Tensor:
-    """1 / sum_i |o_i|: mean over all tokens of the step."""
+    """Return 1 / sum_i |o_i|: the mean over all tokens of the step."""
     return repeat_to_tokens(kept_B / (lengths_B * kept_B).sum().clamp(min=1), lengths_B)
 
 
 def fixed_length(lengths_B: Tensor, kept_B: Tensor, max_length: int) -> Tensor:
-    """1 / (B L_max): the sum over a constant (Dr. GRPO, Liu 2025)."""
+    """Return 1 / (B L_max): the sum divided by a constant (Dr. GRPO, Liu 2025)."""
     return repeat_to_tokens(kept_B / (kept_B.sum().clamp(min=1) * max_length), lengths_B)
 
 
 def kept_rows(lengths_B: Tensor, dropped_B: Tensor | None, like: Tensor) -> Tensor:
-    """1.0 for rows that count and 0.0 for those dropped or empty, in `like`'s dtype."""
+    """Return 1.0 for rows that count and 0.0 for dropped or empty ones, in `like`'s dtype."""
     counts_B = lengths_B > 0 if dropped_B is None else (lengths_B > 0) & ~dropped_B.bool()
     return counts_B.to(torch.promote_types(like.dtype, torch.float32))
 
 
 def per_item(item_B: Tensor) -> Tensor:
-    """1 / items on each row, in double precision: the mean over items of any number of rows."""
+    """Return 1 / items on each row in double precision, for the mean over items of any number of rows."""
     count = max(torch.unique(item_B).numel(), 1)
     return torch.full(item_B.shape, 1 / count, dtype=torch.float64, device=item_B.device)
 
@@ -203,7 +204,7 @@ _LOW_63 = 2**63 - 1
 
 
 def row_keys(seed: int, names: Sequence[str]) -> Tensor:
-    """Return one 64-bit key for each named row [R], the same on every machine."""
+    """Return one 64-bit key for each named row [R]. It is the same on every machine."""
     digests = [hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest() for name in names]
     return torch.tensor([int.from_bytes(digest, "little", signed=True) for digest in digests], dtype=torch.long)
 
@@ -227,5 +228,5 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    """Return a logical shift to the right; torch's own keeps the sign."""
+    """Return a logical right shift. torch's own shift keeps the sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

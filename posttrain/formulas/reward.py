@@ -1,4 +1,4 @@
-"""The formulas of reward models: a scalar per answer, trained on comparisons."""
+"""The formulas of reward models: one number per answer, trained on comparisons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ def bradley_terry(chosen: Tensor, rejected: Tensor, margin: Tensor | float = 0.0
 
 
 def comparisons(rank_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Every (winner, loser) among the rows of an item, as row indices; the lower rank wins, ties are left out."""
+    """Return every (winner, loser) among the rows of an item, as row indices.
+
+    The lower rank wins; ties are left out.
+    """
     order_B = torch.argsort(item_B, stable=True)
     rank_S, item_S = rank_B[order_B], item_B[order_B]
     met_SS = (item_S[:, None] == item_S[None, :]) & (rank_S[:, None] < rank_S[None, :])

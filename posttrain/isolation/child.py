@@ -1,4 +1,4 @@
-"""A child process that answers lines of JSON, each within a time limit, and is killed with all that it started."""
+"""A child process that answers JSON lines within time limits, and is killed with everything it started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class DiedError(Exception):
-    """The child ended before it answered; `code` is its exit code."""
+    """The child ended before it answered. `code`: its exit code."""
 
     def __init__(self, what: str, code: int = 0) -> None:
         super().__init__(what)
@@ -27,13 +27,13 @@ class TooSlowError(Exception):
 
 
 class Child:
-    """One child process, which is killed when nothing refers to it any more.
+    """One child process. It is killed when nothing refers to it any more.
 
     Example: `Child([sys.executable, "worker.py"], os.environ).ask({"text": "a"}, seconds=5.0)`
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, silent: bool = False) -> None:
-        """`silent`: throw away what it prints to stderr."""
+        """`silent`: discard its stderr."""
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -49,11 +49,11 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, and is this process's own: after a fork the pipes belong to the parent."""
+        """Whether it runs and belongs to this process. After a fork, the pipes belong to the parent."""
         return self._owner == os.getpid() and self._process.poll() is None
 
     def ask(self, request: Any, seconds: float | None = None) -> Any:
-        """Return the answer to a request; raise if the child dies or takes longer."""
+        """Return the answer to a request. Raise if the child dies or takes too long."""
         deadline = None if seconds is None else time.monotonic() + seconds
         pipe = self._process.stdin
         assert pipe is not None
@@ -85,7 +85,7 @@ class Child:
 
 
 def _kill(process: subprocess.Popen[bytes], owner: int) -> None:
-    """Kill a process with all that it started; a forked copy of its parent leaves it alone."""
+    """Kill a process with everything it started. A forked copy of its parent does nothing."""
     if owner != os.getpid():
         return
     with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A command of the user's that ends with this process, however that ends."""
+"""Run the user's command so that it ends with this process in every case."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PART: Final = 1 << 16
 def run_command(
     words: Sequence[str], environment: Mapping[str, str], folder: Path, show: Callable[[bytes], object]
 ) -> int:
-    """Run a command and return its exit status, 128 + N where signal N has ended it.
+    """Run a command and return its exit status; 128 + N if signal N ended it.
 
-    `show` gets what it prints, as it comes. If this process ends first, all that the command has started is killed and
+    `show` gets its output as it arrives. If this process ends first, everything that the command started is killed, and
     `folder`, where it writes, is removed.
     """
     process = subprocess.Popen(

@@ -1,6 +1,6 @@
-"""Python environments of other tools, whose packages are not those of this project: looked for, and run in.
+"""Python environments of other tools with their own packages: find them and run code in them.
 
-As a program, in such an environment, it runs the function `answer` of a file: JSON in, JSON out.
+Run as a program in such an environment, it calls the function `answer` of a file: JSON in, JSON out.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import Any, Final
 
 PROBE_S: Final = 60.0
-"""Seconds that a Python may take to say which version of a package it has."""
+"""Seconds that a Python may take to report a package's version."""
 TAIL: Final = 20
-"""Lines of what it printed that an error shows."""
+"""The number of output lines in an error."""
 
 
 class ChildError(Exception):
-    """The program failed; the message is the end of what it printed."""
+    """The program failed. The message is the end of its output."""
 
 
 def fault(python: str, packages: Sequence[str], shown: str, version: str) -> str | None:
     """Return why a Python cannot be used, found without importing the package; None if it can.
 
-    `version`: how the versions begin that can be used, or the oldest of them with a +, e.g. `0.30+`.
+    `version`: the prefix of supported versions, or the oldest supported one with a +, e.g. `0.30+`.
     """
     if shutil.which(python) is None:
         return f"there is no Python at {python}"
@@ -47,7 +47,7 @@ def fault(python: str, packages: Sequence[str], shown: str, version: str) -> str
 
 
 def probe(python: str, packages: Sequence[str]) -> list[str]:
-    """Return the command that prints the version of the first of these packages."""
+    """Return the command that prints the version of the first installed one of these packages."""
     code = (
         "from importlib.metadata import distributions; "
         f"print(*(one.version for name in {tuple(packages)} for one in distributions(name=name)))"
@@ -56,7 +56,7 @@ def probe(python: str, packages: Sequence[str]) -> list[str]:
 
 
 def version_fault(python: str, found: str, shown: str, version: str) -> str | None:
-    """Return why the version that `probe` has found cannot be used; None if it can."""
+    """Return why the version that `probe` found cannot be used; None if it can."""
     if not found:
         return f"{shown} is missing in the environment of {python}"
     oldest = version.removesuffix("+")
@@ -71,7 +71,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def answer_of(python: str, file: Path, request: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what `answer` of a file says to a request in that Python, which ends when this process does."""
+    """Return the result of a file's `answer` for a request in that Python. It ends when this process does."""
     with tempfile.TemporaryDirectory(prefix="posttrain-") as place:
         asked, answered, printed = (Path(place, name) for name in ("request.json", "answer.json", "log"))
         asked.write_text(json.dumps(request), encoding="utf-8")
@@ -90,7 +90,7 @@ def answer_of(python: str, file: Path, request: Mapping[str, Any], environment: 
 
 
 def _end_with_parent() -> None:
-    """End when the parent does: it never writes to stdin, and holds it open."""
+    """Exit when the parent ends. The parent holds stdin open and never writes to it."""
     with contextlib.suppress(OSError):
         os.read(0, 1)
     os._exit(1)

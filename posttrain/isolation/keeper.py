@@ -1,9 +1,9 @@
-"""Runs a command, and kills all that it has started when the command ends or the process that asked for it does.
+"""Run a command, and kill everything it started when the command or the calling process ends.
 
     python -I -S keeper.py FOLDER WORD...
 
-The caller holds the other end of stdin, which the kernel closes even if the caller is killed; then FOLDER is removed
-too. It imports the standard library alone, so that it starts in any environment.
+The caller holds the other end of stdin. The kernel closes it even if the caller is killed, and then FOLDER is removed
+too. Only the standard library is imported, so that it starts in any environment.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import time
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
-"""Of <linux/prctl.h>: who loses its parent becomes a child of this process."""
+"""The constant from <linux/prctl.h> that makes orphaned descendants children of this process."""
 PATIENCE_S = 10.0
-"""How long killed processes may take to end, as those that hold a GPU do."""
+"""Seconds that killed processes may take to end, e.g. those that hold a GPU."""
 NOT_STARTED = 127
-"""The exit status of a shell for a command that it cannot start."""
+"""A shell's exit status for a command that it cannot start."""
 _ENDING = threading.Lock()
 
 
 def main() -> None:
-    """Run the command of the command line and end with its exit status."""
+    """Run the command in the arguments and exit with its exit status."""
     folder, *words = sys.argv[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -54,7 +54,7 @@ def _end_with_caller(group: int, folder: str) -> None:
 
 
 def kill_all(group: int) -> None:
-    """Kill the command's group, and on Linux also what it has started in sessions of their own, as torchrun does."""
+    """Kill the command's group; on Linux also what it started in other sessions, as torchrun does."""
     until = time.monotonic() + PATIENCE_S
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
@@ -66,7 +66,7 @@ def kill_all(group: int) -> None:
 
 
 def _descendants() -> list[int]:
-    """Return the living processes below this one."""
+    """Return the living descendants of this process."""
     parents: dict[int, int] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended

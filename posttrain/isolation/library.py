@@ -1,4 +1,4 @@
-"""Commands that run a module of the library in a process of its own."""
+"""Commands that run a module of the library in a separate process."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Final
 
 LIBRARY = Path(__file__).resolve().parents[2]
-"""The folder of the packages posttrain, stages and flows: a checkout, or where they are installed."""
+"""The folder of the packages posttrain, stages and flows: a checkout, or the installation folder."""
 PASSED: Final = (
     "PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
     "OMP_NUM_THREADS",
 )  # fmt: skip
-"""Variables that every command gets; the others it gets only if its run names them."""
+"""Variables that every command gets. It gets others only if its run lists them."""
 
 
 def library_command(module: str, *words: str) -> list[str]:
-    """Return the command that runs a module of the library, also in a folder with a package of the same name."""
+    """Return the command that runs a library module, even in a folder with a package of the same name."""
     return [sys.executable, "-P", "-m", module, *words]
 
 
@@ -27,5 +27,5 @@ def library_environment() -> dict[str, str]:
 
 
 def python_path() -> str:
-    """PYTHONPATH for a process that runs a module of the library from any folder."""
+    """Return PYTHONPATH for a process that runs a library module from any folder."""
     return os.pathsep.join(filter(None, [str(LIBRARY), os.environ.get("PYTHONPATH")]))

@@ -1,4 +1,4 @@
-"""Several children of one kind: one that takes too long or dies is killed and replaced."""
+"""Several children of one kind. A child that takes too long or dies is replaced."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from posttrain.isolation.child import Child, DiedError, TooSlowError
 J = TypeVar("J")
 R = TypeVar("R")
 TRIES = 2
-"""Children that may die over the same request."""
+"""The number of children that may die on the same request."""
 
 
 class Pool:
-    """Children that `start` makes, so many at a time.
+    """Children made by `start`, up to a maximum number at a time.
 
     Example: `Pool(lambda: Child(command, environment), 2).ask(request, seconds=10.0)`
     """
@@ -30,11 +30,14 @@ class Pool:
             self._idle.put(None)  # a child that is not started yet
 
     def map(self, function: Callable[[J], R], jobs: Iterable[J]) -> list[R]:
-        """Return the results of a function that may call `ask`, as many jobs at a time as there are children."""
+        """Return the results of a function that may call `ask`. As many jobs run at a time as there are children."""
         return list(self._threads.map(function, jobs))
 
     def ask(self, request: Any, seconds: float) -> dict[str, Any]:
-        """Return the answer of an idle child; one that dies gets a successor, for as many tries as it has."""
+        """Return the answer of an idle child.
+
+        A child that dies is replaced and the request sent again, up to TRIES times.
+        """
         for tries in range(1, TRIES + 1):
             child = self._idle.get()
             try:

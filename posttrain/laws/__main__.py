@@ -1,4 +1,4 @@
-"""`python -m posttrain.laws MODULE`: the laws without the pipeline's packages, as `posttrain laws MODULE`."""
+"""`python -m posttrain.laws MODULE`: like `posttrain laws MODULE`, without the pipeline's packages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from posttrain.laws.own import check_module
 
 
 def main() -> int:
-    """Check the surrogates and losses of a module; exit with 1 if a law fails."""
+    """Check the surrogates and losses of a module. Exit with 1 if a law fails."""
     parser = argparse.ArgumentParser(prog="python -m posttrain.laws", description=check_module.__doc__)
     parser.add_argument("module", metavar="MODULE", help="e.g. my_losses for custom/my_losses.py")
     parser.add_argument("--json", action="store_true", help="print one JSON document")

@@ -1,4 +1,4 @@
-"""Random optimizer steps for any objective, with just the columns that it needs."""
+"""Random optimizer steps for any objective, with exactly the columns that it needs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from posttrain.settings.choices import Options
 
 OFF = Options(type="none")
 LONGEST = 9
-"""Above every length drawn: the constant of the fixed-length aggregation."""
+"""A length above all drawn ones: the constant of the fixed-length aggregation."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The seed and size of a case; the rest follows from the objective's needs."""
+    """The seed and size of a case. The rest follows from the objective's needs."""
 
     seed: int
     groups: int = 3
@@ -59,7 +59,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The loss, gradients, metrics and next state of a step, with what they were computed from."""
+    """The loss, gradients, metrics and next state of a step, with their inputs."""
 
     loss: Tensor
     gradients: dict[str, Tensor]
@@ -95,9 +95,9 @@ Cut = Callable[[Ragged], list[Ragged]]
 
 
 def run(case: Case, cut: Cut | None = None, cut_again: Cut | None = None) -> Outcome:
-    """Prepare the step, sum the losses of its parts, and take the gradient by every gradient column.
+    """Prepare the step, add up the losses of its parts, and take the gradient with respect to every gradient column.
 
-    `cut` divides the prepared rows into parts; `cut_again` divides each part with its gradient columns.
+    `cut` divides the prepared rows into parts. `cut_again` divides each part with its gradient columns.
     """
     leaves = {name: leaf.detach().clone().requires_grad_() for name, leaf in case.leaves.items()}
     prepared = case.objective.prepare(case.step, dict(case.state))
@@ -142,7 +142,7 @@ def _tokens(count: int, draw: torch.Generator) -> dict[str, Tensor]:
 
 
 def _rows(objective: Objective, shape: Shape, draw: torch.Generator) -> tuple[dict[str, Tensor], Tensor]:
-    """(row columns, item numbers): pairs, ranked answers, labels or groups, whichever is needed."""
+    """Return (row columns, item numbers) of pairs, ranked answers, labels or groups, as needed."""
     needs = objective.needs
     if "side" in needs:
         pairs = shape.groups * shape.size

@@ -1,4 +1,4 @@
-"""One concrete example of a law that fails: a token or a pair, its inputs, what the loss gave and what was expected."""
+"""A concrete example of a failed law: a token or a pair, its inputs, the loss's result and the expected result."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SHOWN = (
     "logp", "old_logp", "sampler_logp", "ref_logp", "teacher_logp", "advantage", "weight",
     "value", "old_value", "returns", "return", "score", "reward", "side", "label", "rank",
 )  # fmt: skip
-"""The inputs of a token or its row that an example shows, where the loss has them."""
+"""The inputs of a token or its row that an example shows, if the loss has them."""
 
 TOLD: Final = 1e-3
-"""Where a gradient's error is at least so much of the largest one, the example is of a token."""
+"""If a gradient's error is at least this share of the largest one, the example is a token."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """What a loss gave in one place, and what the law expects there."""
+    """The loss's result in one place, and the result that the law expects."""
 
     place: str
     inputs: Mapping[str, float]
@@ -33,14 +33,14 @@ class Example:
     expected: float | str
 
     def line(self) -> str:
-        """Return the example in words."""
+        """Return the example as text."""
         given = ", ".join(f"{name} {value:.4g}" for name, value in self.inputs.items())
         expected = self.expected if isinstance(self.expected, str) else f"{self.expected:.6g}"
         place = f"{self.place} ({given})" if given else self.place
         return f"e.g. {place}: {self.quantity} {self.found:.6g}, expected {expected}"
 
     def plain(self) -> dict[str, Any]:
-        """Return the example as JSON has it, which has no nan and no infinity."""
+        """Return the example as JSON data, which has no nan and no infinity."""
         found, expected = (str(one) if _is_unwritable(one) else one for one in (self.found, self.expected))
         inputs = {name: str(one) if _is_unwritable(one) else one for name, one in self.inputs.items()}
         return {**vars(self), "inputs": inputs, "found": found, "expected": expected}
@@ -51,19 +51,19 @@ def _is_unwritable(value: float | str) -> bool:
 
 
 class Miss(float):
-    """By how much a law is missed, with an example that is made where it is asked for."""
+    """The size of a law's error, with an example that is made on request."""
 
     example: Callable[[], Example]
 
     def __new__(cls, error: float, example: Callable[[], Example]) -> Miss:
-        """Return the number, which counts like any other."""
+        """Return the number. It behaves like any other float."""
         made = super().__new__(cls, error)
         made.example = example
         return made
 
 
 def worst_of(errors: Sequence[float]) -> float:
-    """Return the largest error; nan counts as infinite."""
+    """Return the largest error. nan counts as infinite."""
     return max(_measured(error) for error in errors)
 
 
@@ -74,12 +74,12 @@ def _measured(error: float) -> float:
 
 
 def number(quantity: str, found: float, expected: float, error: float) -> Miss:
-    """Return the error of a number of the whole step."""
+    """Return the error of a number for the whole step."""
     return Miss(error, lambda: Example("the whole step", {}, quantity, found, expected))
 
 
 def by_token(outcome: Outcome, name: str, found: Tensor, expected: Tensor, error: float) -> Miss:
-    """Return the error of the gradient by a column; the example is the token, or row, that is furthest off."""
+    """Return the error of the gradient with respect to a column. The example is the worst token or row."""
 
     def example() -> Example:
         at = furthest(found - expected)
@@ -97,7 +97,7 @@ def by_token(outcome: Outcome, name: str, found: Tensor, expected: Tensor, error
 
 
 def worst_difference(by_column: Sequence[Miss], of_step: Sequence[Miss]) -> float:
-    """Return the largest error of gradients and of numbers of the step; the example is a token if one is off."""
+    """Return the largest error of gradients and of step numbers. The example is a token if one is wrong."""
     worst, gradient = worst_of([*by_column, *of_step]), worst_of([0.0, *by_column])
     if isinstance(gradient, Miss) and gradient > TOLD * worst:
         return Miss(worst, gradient.example)
@@ -105,19 +105,19 @@ def worst_difference(by_column: Sequence[Miss], of_step: Sequence[Miss]) -> floa
 
 
 def where(rows: Ragged, token: int) -> tuple[int, str]:
-    """Return the row of a token, and both in words; numbers count from 0."""
+    """Return the row of a token, and both as text. Numbers count from 0."""
     ends_B = rows.lengths_B.cumsum(0)
     row = int((ends_B <= token).sum())
     return row, f"row {row}, token {token - int(ends_B[row] - rows.lengths_B[row])}"
 
 
 def furthest(gap: Tensor) -> int:
-    """Return where a difference is largest; nan is larger than all."""
+    """Return the place of the largest difference. nan is larger than everything."""
     return int(gap.detach().abs().nan_to_num(nan=math.inf, posinf=math.inf).argmax())
 
 
 def values(columns: Mapping[str, Tensor], at: int) -> dict[str, float]:
-    """Return a token's numbers in the order of `SHOWN`; every token of a step counts, so its mask is 1."""
+    """Return a token's numbers in the order of `SHOWN`. Every token of a step counts, so its mask is 1."""
     return _ordered(_of(columns, at) | {"mask": 1.0})
 
 

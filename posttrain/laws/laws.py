@@ -1,4 +1,4 @@
-"""The laws: an objective and the shape of a random step -> the error (None: the law does not apply)."""
+"""The laws: an objective and the shape of a random step -> the error; None: the law does not apply."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def on_policy(objective: Objective, shape: Shape) -> float | None:
 
 
 def _by_logp(outcome: Outcome, expected: Tensor) -> Miss:
-    """Return how far the gradient by the tokens' log-probs is from what it should be."""
+    """Return how far the gradient with respect to the tokens' log-probs is from the expected one."""
     found = outcome.gradients["logp"]
     return by_token(outcome, "logp", found, expected, largest(found - expected))
 
@@ -177,7 +177,7 @@ def direction(objective: Objective, shape: Shape) -> float | None:
 
 
 def _gains(twins: Case) -> float:
-    """Return inf where a chosen answer does not gain on the rejected one."""
+    """Return inf if a chosen answer does not gain on the rejected one."""
     apart_P = _apart(twins)
     logp_B = twins.step.sum_rows(twins.leaves["logp"])
 
@@ -198,7 +198,7 @@ def _of_label(case: Case, gradient_B: Tensor, row: int) -> Example:
 
 
 def _all_below_0(parts: Tensor, example: Callable[[int], Example]) -> float:
-    """Return inf where a number is not below 0, with the worst as the example."""
+    """Return inf if a number is not below 0, with the worst one as example."""
     worst = int(parts.nan_to_num(nan=math.inf).argmax())
     return 0.0 if bool((parts < 0).all()) else Miss(math.inf, partial(example, worst))
 
@@ -213,13 +213,13 @@ def single_precision(objective: Objective, shape: Shape) -> float | None:
 
 
 def _marked(case: Case) -> dict[str, list[bool]]:
-    """Return the tokens that an objective marks by their rank."""
+    """Return the tokens that an objective marks by rank."""
     tokens = case.objective.prepare(case.step, dict(case.state)).step.tokens
     return {name: tokens[name].tolist() for name in ("dropped", "penalised") if name in tokens}
 
 
 def _has_ties(case: Case) -> bool:
-    """Return whether changes of the size of single precision's rounding change which tokens are marked."""
+    """Return whether changes as small as single-precision rounding change which tokens are marked."""
     draw = torch.Generator().manual_seed(0)
     for _ in range(16):
         tokens, rows = dict(case.step.tokens), dict(case.step.rows)
@@ -284,17 +284,17 @@ def _difference(first: Outcome, second: Outcome) -> float:
 
 
 def relative(a: float, b: float) -> float:
-    """Return the difference, relative to 1 or to the larger number."""
+    """Return the difference relative to 1 or to the larger number."""
     return abs(a - b) / max(1.0, abs(a), abs(b))
 
 
 def largest(part: Tensor) -> float:
-    """Return the largest number by size."""
+    """Return the largest absolute value."""
     return float(part.abs().max()) if part.numel() else 0.0
 
 
 def _filled(case: Case, policy: float, others: float) -> Case:
-    """Return the policy's log-probs at one number, all others' at another."""
+    """Return the case with the policy's log-probs set to one number and all others' to another."""
     fixed = {name: torch.full_like(part, others) for name, part in case.step.tokens.items() if name.endswith("logp")}
     if "step_start_logp" in case.step.tokens:
         fixed["step_start_logp"] = torch.full_like(case.step.tokens["step_start_logp"], policy)
@@ -311,13 +311,13 @@ def _with(case: Case, name: str, number: float) -> Case:
 
 
 def _at_start(case: Case) -> Case:
-    """Return the case before the first update: the policy is that which sampled, and that of the step's start."""
+    """Return the case before the first update, where the policy equals the sampling and the step's start policy."""
     names = [name for name in ("old_logp", "recomputed_logp", "step_start_logp") if name in case.step.tokens]
     return replace(case, step=case.step.with_tokens(**dict.fromkeys(names, case.leaves["logp"])))
 
 
 def _twins(case: Case) -> Case:
-    """Return both answers of each pair the same, the chosen one first."""
+    """Return the case with equal answers in each pair, the chosen one first."""
     chosen = case.step.select((case.step.rows["side"] > 0).nonzero().squeeze(1))
     pairs = len(chosen)
     twice = chosen.select(torch.arange(pairs).repeat_interleave(2))
@@ -331,7 +331,7 @@ def _twins(case: Case) -> Case:
 
 
 def _ahead(twins: Case) -> Case:
-    """Return twins whose rejected answer is likelier than the chosen one."""
+    """Return twins with a rejected answer that is likelier than the chosen one."""
     side = repeat_to_tokens(twins.step.rows["side"], twins.step.lengths_B)
     logp = twins.leaves["logp"].where(side > 0, twins.leaves["logp"] / 2)
     step = twins.step
@@ -341,7 +341,7 @@ def _ahead(twins: Case) -> Case:
 
 
 def _apart(twins: Case) -> Tensor:
-    """Return by how much the gradient of each chosen answer exceeds that of the rejected one."""
+    """Return by how much the gradient of each chosen answer exceeds the rejected one's."""
     gradient_B = twins.step.sum_rows(run(twins).gradients["logp"])
     return gradient_B[0::2] - gradient_B[1::2]
 

@@ -1,7 +1,7 @@
-"""How a policy loss answers tokens that have moved: the side of its clip, its weights, and the pull of its KL.
+"""How a policy loss responds to tokens that have moved: the side of its clip, its weights, and its KL's pull.
 
-Every row has one token here, so losses of tokens and of sequences agree. `Respond` is the loss under test: advantages
-and log ratios of the tokens -> the gradient of the loss by their log-probs.
+Every row has one token here, so losses over tokens and over sequences agree. `Respond` is the loss under test:
+advantages and log ratios of the tokens -> the gradient of the loss with respect to their log-probs.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch import Tensor
 from posttrain.laws.examples import Example, Miss, furthest
 
 TOKENS = 12
-"""Rows of one token each: they divide into 2, 3, 4 and 6 equal parts."""
+"""The number of rows, with one token each. It is divisible by 2, 3, 4 and 6."""
 Respond = Callable[[Tensor, Tensor], Tensor]
 
 SIGNS = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(TOKENS // 2)
 """Every other token is better than expected."""
 DISTANCES = (0.001, 0.0025, 0.006, 0.015, 0.04, 0.1, 0.25, 0.6, 1.5, 2.9)
-"""Log ratios: the last is a factor of 18."""
+"""Log ratios. The last one is a factor of 18."""
 SMALL = 1e-5
 """A log ratio within every clip."""
 EVERY = 3
-"""The tokens hardly depend on a case's shape, so the clip and the weights are tested on every third one."""
+"""The tokens hardly depend on a case's shape, so the clip and the weights are tested only on every third one."""
 SLOPE = 1e-3
 """The smallest relative change that counts as one."""
 PARALLEL = 1e-6
@@ -35,9 +35,10 @@ EVERY_TOKEN: Final = "every token"
 
 
 def clip_side(respond: Respond) -> float:
-    """Return inf where a token that moved against its advantage is pushed on, or loses its gradient first.
+    """Return inf if a token that moved against its advantage is pushed further or loses its gradient first.
 
-    A clip stops tokens that have moved as their advantage asked. One that moved the other way must be able to return.
+    A clip stops tokens that have moved in the direction of their advantage. A token that moved the other way must be
+    able to return.
     """
     counted = _push(respond, 0.0) != 0
     returning = {distance: _push(respond, -distance) for distance in DISTANCES}
@@ -53,7 +54,7 @@ def clip_side(respond: Respond) -> float:
 
 
 def _pushed(moved: float, push_N: Tensor, token: int, zero: str) -> Example:
-    """Return the gradient that a token's advantage gives after it has moved so far towards it."""
+    """Return the gradient from a token's advantage after the token has moved this far towards it."""
     sign, gradient = float(SIGNS[token]), -float(SIGNS[token] * push_N[token])
     inputs = {"logp - old_logp": sign * moved, "advantage": sign, "mask": 1.0}
     wanted = f"{zero}{'below' if sign > 0 else 'above'} 0"
@@ -61,9 +62,9 @@ def _pushed(moved: float, push_N: Tensor, token: int, zero: str) -> Example:
 
 
 def _push(respond: Respond, moved: float) -> Tensor:
-    """Return how far each token is pushed towards its advantage, after it has moved so far towards it; 0: no gradient.
+    """Return each token's push towards its advantage after it has moved this far towards it; 0: no gradient.
 
-    What the loss does without an advantage (a penalty for moving) is subtracted.
+    The loss's gradient without an advantage (a penalty for moving) is subtracted.
     """
     moved_N = moved * SIGNS
     return -SIGNS * (respond(SIGNS, moved_N) - respond(0 * SIGNS, moved_N))
@@ -75,9 +76,9 @@ def _lost(push: Tensor, of_sign: Tensor) -> bool:
 
 
 def importance(respond: Respond) -> float:
-    """Return inf where the weight falls as policy / sampler rises or rises faster, or its cap holds only below 1.
+    """Return inf if the weight falls as policy / sampler rises or rises faster, or is only capped below 1.
 
-    A token's weight is the policy's probability over the sampler's, or less; not the inverse, and not the square.
+    A token's weight is the policy's probability over the sampler's, or less. It is not the inverse or the square.
     """
     slopes = []
     for sign in (1.0, -1.0):
@@ -106,7 +107,7 @@ def _weight(respond: Respond, sign: float, log_ratio: float) -> float:
 
 
 class Exact(NamedTuple):
-    """A policy over four tokens whose samples are in exact proportion, and another distribution."""
+    """A policy over four tokens with samples in exact proportion, and another distribution."""
 
     token_N: Tensor
     """The sampled token of each of the 12 rows."""
@@ -122,13 +123,13 @@ class Exact(NamedTuple):
         return self.other_V.log()[self.token_N]
 
     def by_logits(self, gradient_N: Tensor) -> Tensor:
-        """Return the gradient by the policy's logits, from that by the rows' log-probs."""
+        """Return the gradient with respect to the policy's logits, from the one for the rows' log-probs."""
         onehot_NV = torch.nn.functional.one_hot(self.token_N, 4).to(gradient_N.dtype)
         return (gradient_N[:, None] * (onehot_NV - self.policy_V)).sum(0)
 
 
 def exact(seed: int) -> Exact:
-    """Return a policy and another distribution over four tokens, in an order that the seed says."""
+    """Return a policy and another distribution over four tokens, in an order set by the seed."""
     order = torch.randperm(4, generator=torch.Generator().manual_seed(seed))
     counts = torch.tensor([6, 3, 2, 1])[order]
     token_N = torch.arange(4).repeat_interleave(counts)
@@ -137,9 +138,10 @@ def exact(seed: int) -> Exact:
 
 
 def pull(space: Exact, gradient_N: Tensor) -> float:
-    """Return inf where the expected gradient is not that of a divergence between the policy and the other one.
+    """Return inf if the expected gradient is not the gradient of a divergence between the policy and the other one.
 
-    KL(policy, other), KL(other, policy) (k3's gradient) or their total variation: a step against it lowers the KL.
+    Allowed are KL(policy, other), KL(other, policy) (k3's gradient) or total variation. A step against it lowers the
+    KL.
     """
     away_V = space.policy_V.log() - space.other_V.log()
     found = space.by_logits(gradient_N)
@@ -157,7 +159,7 @@ def pull(space: Exact, gradient_N: Tensor) -> float:
 
 
 def _by_logit(space: Exact, found_V: Tensor, expected_V: Tensor) -> Example:
-    """Return the gradient by the logit of the token whose gradient is furthest from that of the nearest divergence."""
+    """Return the gradient with respect to the logit of the token that is furthest from the nearest divergence's."""
     at = furthest(found_V - expected_V)
     row = int((space.token_N == at).nonzero()[0])
     inputs = {"logp": float(space.policy_V[at].log()), "logp of the other policy": float(space.other_V[at].log())}
@@ -167,9 +169,9 @@ def _by_logit(space: Exact, found_V: Tensor, expected_V: Tensor) -> Example:
 
 
 def pulls_back(space: Exact, gradient_N: Tensor) -> float:
-    """Return inf where a policy that has moved to the other distribution is not drawn back to the one that sampled.
+    """Return inf if a policy that has moved to the other distribution is not pulled back to the sampling one.
 
-    Either token by token, or on average over the samples, whose KL(sampler, policy) falls then.
+    It must be pulled back token by token, or on average over the samples, so that KL(sampler, policy) falls.
     """
     moved_N = space.other_logp() - space.logp()
     each = bool((gradient_N * moved_N >= 0).all()) and bool((gradient_N * moved_N > 0).any())

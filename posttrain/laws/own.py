@@ -1,4 +1,4 @@
-"""`posttrain laws MODULE`: check the surrogates and losses of a user's module by the laws."""
+"""`posttrain laws MODULE`: check the surrogates and losses in the user's module."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from posttrain.settings.user_code import load_module, place_in_own_code
 
 Subject = Objective | PaddedLoss
 SHAPES = [Shape(seed, 1 + seed % 4, 2 + seed % 3, 1 + seed % 7, bool(seed % 2)) for seed in range(6)]
-"""The shapes that every law is checked on."""
+"""The shapes on which every law is checked."""
 
 
 class Verdict(NamedTuple):
-    """What came of one law on one surrogate or loss."""
+    """The result of one law on one surrogate or loss."""
 
     subject: str
     law: str
     holds: bool | None
-    """None: it does not apply."""
+    """None: the law does not apply."""
     error: float | None
-    """The largest error; None where the law has no measure, as for a token that is pushed the wrong way."""
+    """The largest error; None if the law has no measure, e.g. for a token that is pushed the wrong way."""
     text: str
     example: Example | None = None
-    """Where a law fails: one token or pair, what the loss gave for it, and what was expected."""
+    """If the law fails: one token or pair, the loss's result for it, and the expected result."""
 
     def plain(self) -> dict[str, Any]:
-        """Return the verdict as JSON has it."""
+        """Return the verdict as JSON data."""
         found = {key: value for key, value in self._asdict().items() if key != "example"}
         return found if self.example is None else {**found, "example": self.example.plain()}
 
     def line(self) -> str:
-        """Return the line of the table, with the example below it."""
+        """Return the table's line, with the example below it."""
         fails = "FAILS" if self.error is None else f"FAILS by {self.error:.1e}"
         said = "does not apply" if self.holds is None else "holds" if self.holds else fails
         shown = "" if self.example is None else f"\n    {self.example.line()}"
@@ -56,7 +56,7 @@ class Verdict(NamedTuple):
 
 
 def check_module(module: str, *, as_json: bool = False) -> str:
-    """Return a line for each law of each surrogate and loss; raises if a law fails."""
+    """Return a line for each law of each surrogate and loss. Raise if a law fails."""
     lines, verdicts, notes = list[str](), list[Verdict](), list[str]()
     for path, make in subjects(module).items():
         found = [_verdict(path, name, law, make) for name, law in laws_of(make()).items()]
@@ -86,19 +86,19 @@ def _verdict(path: str, name: str, law: Law, make: Callable[[], Subject]) -> Ver
 
 
 def _notes(subject: Subject) -> list[str]:
-    """Return what is no failure, but worth knowing."""
+    """Return notes about properties that are not failures."""
     if isinstance(subject, PaddedLoss) and forgets_old_policy(subject, SHAPES[0]):
         return ["it never reads old_logp, so it is right only where each batch of samples is used for one update"]
     return []
 
 
 def laws_of(subject: Subject) -> dict[str, Law]:
-    """Return the laws that a subject has to obey."""
+    """Return the laws that a subject must satisfy."""
     return PADDED_LAWS if isinstance(subject, PaddedLoss) else LAWS
 
 
 def worst(law: Law, make: Callable[[], Subject], path: str) -> float | None:
-    """Return the largest error over the shapes; None where the law does not apply."""
+    """Return the largest error over the shapes; None if the law does not apply."""
     try:
         errors = [law.check(make(), shape) for shape in SHAPES]
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -108,7 +108,7 @@ def worst(law: Law, make: Callable[[], Subject], path: str) -> float | None:
 
 
 def subjects(module: str) -> dict[str, Callable[[], Subject]]:
-    """Return the surrogates and losses of a module, by import path."""
+    """Return the surrogates and losses of a module by import path."""
     defined = vars(load_module(module, "laws"))
     kinds: dict[type, Callable[[str], Callable[[], Subject]]] = {
         Surrogate: _surrogate,

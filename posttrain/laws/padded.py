@@ -1,4 +1,4 @@
-"""The laws of losses of other trainers: any padding, order, micro-batches and processes give the same gradient."""
+"""Laws for other trainers' losses: any padding, order, micro-batches and processes give the same gradient."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def finite(subject: PaddedLoss, shape: Shape) -> float:
 
 
 def _without_tokens(shape: Shape) -> Step:
-    """Return a step whose first row has no token that counts, as one that an overlong filter has masked."""
+    """Return a step whose first row has no token that counts, e.g. because an overlong filter masked it."""
     step = build(shape)
     rows = step.rows
     left = {name: part[int(rows.lengths_B[0]) :] for name, part in rows.tokens.items()}
@@ -93,7 +93,7 @@ def nothing_to_learn(subject: PaddedLoss, shape: Shape) -> float:
 
 
 def _by_column(result: Result, name: str, found: Tensor, expected: Tensor, error: float) -> Miss:
-    """Return the error of a gradient by token, or by row; the example is the one that is furthest off."""
+    """Return the error of a gradient by token or by row. The example is the worst one."""
 
     def example() -> Example:
         at, rows = furthest(found - expected), result.step.rows
@@ -156,9 +156,9 @@ def _weighed(subject: PaddedLoss, step: Step, total: Callable[[Tensor], Tensor] 
 
 
 def _by_gradient(subject: PaddedLoss, step: Step, total: Callable[[Tensor], Tensor]) -> float:
-    """Return the error where the loss's value does not move with the policy, as that of exp(logp - logp.detach()).
+    """Return the error if the loss's value does not change with the policy, like exp(logp - logp.detach()).
 
-    The weights are then those of one advantage, and the gradient for other advantages must have the same ones.
+    The weights are then measured with one advantage, and the gradient for other advantages must have the same weights.
     """
     same = dict.fromkeys((name for name in COLUMNS if name.endswith("logp")), step.rows.tokens["logp"])
     advantage = step.rows.tokens["advantage"]

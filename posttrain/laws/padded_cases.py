@@ -1,7 +1,7 @@
-"""Random optimizer steps for losses of other trainers, and their gradients as a trainer adds them up.
+"""Random optimizer steps for other trainers' losses, and their gradients as a trainer adds them up.
 
-The trainer adds the gradients of a process's micro-batches and averages them over processes. The parts of a step have
-equal numbers of rows, as trainers cut them, and unequal numbers of tokens.
+The trainer adds the gradients of a process's micro-batches and averages them over processes. As in such trainers, the
+parts of a step have equal numbers of rows and unequal numbers of tokens.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from posttrain.formulas.ragged import Ragged
 from posttrain.laws.cases import LONGEST, Shape
 
 ROWS = 12
-"""Rows of a step: they divide into 2, 3, 4 and 6 equal parts."""
+"""The number of rows of a step. It is divisible by 2, 3, 4 and 6."""
 COLUMNS = [column.name for column in fields(PaddedBatch) if str(column.type) == "Tensor" and column.name != "mask"]
 LEAVES = ("logp", "value", "advantage")
-"""The columns that the loss is differentiated by; the trainer does so by the first two."""
+"""The columns that the loss is differentiated by. A trainer uses only the first two."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """The rows of a step, how they are cut into the micro-batches of each process, and the padding on either side."""
+    """The rows of a step, how they are cut into each process's micro-batches, and the padding on either side."""
 
     rows: Ragged
     cut: Sequence[Sequence[Tensor]] = ((torch.arange(ROWS),),)
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Result:
-    """The loss of a step, and its gradients by the columns that it reads."""
+    """The loss of a step, and its gradients with respect to the columns that it reads."""
 
     loss: Tensor
     gradients: dict[str, Tensor]
@@ -50,7 +50,7 @@ class Result:
 
 
 def build(shape: Shape) -> Step:
-    """Return a step of float64 columns, drawn from the shape's seed."""
+    """Return a step of float64 columns, drawn with the shape's seed."""
     draw = torch.Generator().manual_seed(shape.seed)
     lengths_B = torch.randint(1, shape.longest + 1, (ROWS,), generator=draw)
     lengths_B[0], lengths_B[-1] = 1, shape.longest
@@ -67,7 +67,7 @@ def build(shape: Shape) -> Step:
 
 
 def run(subject: PaddedLoss, step: Step) -> Result:
-    """Compute the loss of every micro-batch and take the gradients of the step as a trainer adds them up."""
+    """Compute the loss of every micro-batch, and the gradients of the step as a trainer adds them up."""
     leaves = {name: step.rows.tokens[name].detach().clone().requires_grad_() for name in LEAVES}
     rows = step.rows.with_tokens(**leaves)
     with torch.random.fork_rng(devices=[]):  # a loss that draws numbers draws the same ones each time

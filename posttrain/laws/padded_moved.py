@@ -19,7 +19,7 @@ from posttrain.laws.padded_cases import COLUMNS, Result, Step, build, run
 BEYOND = (1.5, -2.9)
 """Log ratios, towards the advantage and away from it, beyond every clip and every floor."""
 ANCHORS = ("ref_logp", "teacher_logp")
-"""Policies that a loss may hold the trained one to."""
+"""Policies that a loss may keep the trained one close to."""
 
 
 def clip_side(subject: PaddedLoss, shape: Shape) -> float | None:
@@ -70,7 +70,7 @@ def pull(subject: PaddedLoss, shape: Shape) -> float | None:
 
 
 def _kept(subject: PaddedLoss, shape: Shape, name: str) -> float:
-    """Return inf where tokens beyond a clip are not drawn to the anchor: a clip's mask must not drop the KL."""
+    """Return inf if tokens beyond a clip are not pulled to the anchor, because a clip's mask must not drop the KL."""
 
     def drawn(moved_N: Tensor) -> Tensor:
         highest = _highest(shape)
@@ -95,7 +95,7 @@ def _kept(subject: PaddedLoss, shape: Shape, name: str) -> float:
 
 
 def forgets_old_policy(subject: PaddedLoss, shape: Shape) -> bool:
-    """Return whether a loss with advantages never reads `old_logp`: it knows one update per batch of samples only."""
+    """Return whether a loss with advantages never reads `old_logp`, so that it supports one update per batch only."""
     step = build(shape)
     found = run(subject, step).gradients
     return "advantage" in found and "logp" in found and not reads(subject, step, "old_logp")
@@ -124,7 +124,7 @@ def _away_from_return(step: Step, towards_N: Tensor) -> Example:
 
 
 def couples_tokens(subject: PaddedLoss, shape: Shape) -> bool:
-    """Return whether the gradient of a token depends on the ratios of its row's other tokens, as that of GSPO does."""
+    """Return whether the gradient of a token depends on its row's other ratios, as in GSPO."""
     step = build(shape)
     logp, last = step.rows.tokens["logp"], torch.zeros_like(step.rows.tokens["logp"])
     last[-1] = moved.SMALL
@@ -138,7 +138,7 @@ def couples_tokens(subject: PaddedLoss, shape: Shape) -> bool:
 
 
 def _change_by_opposites(subject: PaddedLoss, shape: Shape) -> float:
-    """Return how the loss changes where a row's tokens move in opposite directions; 0: only the row's ratio counts."""
+    """Return how the loss changes when a row's tokens move in opposite directions; 0: only the row's ratio counts."""
     step = build(shape)
     rows = step.rows
     logp, advantage = rows.tokens["logp"], rows.repeat_to_tokens(rows.mean_rows(rows.tokens["advantage"]))
@@ -161,7 +161,7 @@ def _change_by_opposites(subject: PaddedLoss, shape: Shape) -> float:
 def _respond(
     subject: PaddedLoss, shape: Shape, advantage: Tensor, log_ratio: Tensor, to_sampler: Tensor | None = None
 ) -> Tensor:
-    """Return the gradient by log-prob of tokens whose policy, old policy and sampler have these log ratios."""
+    """Return the gradient with respect to log-probs of tokens with these log ratios of policy, old and sampler."""
     highest = _highest(shape)
     logp, old = highest + log_ratio.clamp(max=0), highest - log_ratio.clamp(min=0)
     sampler = old if to_sampler is None else old - to_sampler
@@ -176,14 +176,14 @@ def _highest(shape: Shape) -> Tensor:
 
 
 def _tokens(logp: Tensor, **columns: Tensor) -> Step:
-    """Return rows of one token: all policies are the same and advantages 0, but for the columns given."""
+    """Return rows of one token. All policies are equal and advantages 0, except for the given columns."""
     same = {name: logp for name in COLUMNS if name.endswith("logp")}
     quiet = {name: torch.zeros_like(logp) for name in COLUMNS if name not in same}
     return Step(Ragged(torch.ones(moved.TOKENS, dtype=torch.long), tokens={**quiet, **same, **columns}))
 
 
 def _quiet(step: Step) -> Step:
-    """Return a step without advantages, whose reference and teacher are the policy."""
+    """Return a step without advantages, whose reference and teacher equal the policy."""
     tokens = step.rows.tokens
     return step.with_columns(advantage=0 * tokens["advantage"], **dict.fromkeys(ANCHORS, tokens["logp"]))
 

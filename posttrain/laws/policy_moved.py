@@ -1,4 +1,4 @@
-"""Laws of policy objectives on tokens that have moved: the side of the clip, the weights, the pull of the KL."""
+"""Laws of policy objectives on tokens that have moved: the clip's side, the weights, the KL's pull."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def pull(objective: Objective, shape: Shape) -> float | None:
 
 
 def _bare(objective: PolicyObjective) -> PolicyObjective:
-    """Return the objective with nothing but its surrogate and critic."""
+    """Return the objective with only its surrogate and critic."""
     bare = without_extra_terms(objective, penalty=OFF)
     return replace(bare, knobs=bare.knobs.model_copy(update={"whiten": False}))
 
 
 def _one_group(objective: PolicyObjective, shape: Shape) -> Case:
-    """Return rows of one token of one prompt, all of them trained, with rewards and values of 0."""
+    """Return rows of one token for one prompt, all trained, with rewards and values of 0."""
     case = build(objective, replace(shape, groups=1, size=moved.TOKENS, longest=1))
     rows, tokens = dict(case.step.rows), dict(case.step.tokens)
     for columns in (rows, tokens):
@@ -62,7 +62,7 @@ def _one_group(objective: PolicyObjective, shape: Shape) -> Case:
 
 
 def _respond(case: Case, advantage: Tensor, log_ratio: Tensor) -> Tensor:
-    """Return the surrogate's gradient by the log-probs of tokens with these advantages and log ratios."""
+    """Return the surrogate's gradient with respect to log-probs of tokens with these advantages and log ratios."""
     objective: PolicyObjective = case.objective  # type: ignore[assignment]
     highest = case.leaves["logp"].clamp(min=-0.4)
     logp, old = highest + log_ratio.clamp(max=0), highest - log_ratio.clamp(min=0)

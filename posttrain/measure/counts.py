@@ -1,4 +1,4 @@
-"""What a stage has counted next to its time, e.g. the requests and the cost of a judge."""
+"""Counts that a stage makes besides its time, e.g. the requests and cost of a judge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 COUNTS: Final[Counter[str]] = Counter()
-"""The counts of this process, and of earlier processes of the same run."""
+"""The counts of this process and of earlier processes of the same run."""
 
 
 def count(more: Mapping[str, float]) -> None:
@@ -17,5 +17,5 @@ def count(more: Mapping[str, float]) -> None:
 
 
 def counts() -> dict[str, float]:
-    """Return the counts up to now, rounded for a file."""
+    """Return the present counts, rounded for a file."""
     return {name: round(value, 6) for name, value in COUNTS.items()}

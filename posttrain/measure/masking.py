@@ -1,4 +1,4 @@
-"""Hides the values of secret environment variables in what stages print, store and raise."""
+"""Hide the values of secret environment variables in what stages print, store and raise."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ SECRET: Final = re.compile(
     r"|WEBHOOK(_URL)?|DATABASE_URL|DB_URL|DSN|CONNECTION_STRING)$|(PASSWORD|PASSWD)$|.(PWD|APIKEY)$",
     re.IGNORECASE,
 )
-"""Names of variables that hold secrets, as HF_TOKEN, OPENAI_KEY, PGPASSWORD, MYSQL_PWD and DATABASE_URL."""
+"""Names of secret variables, e.g. HF_TOKEN, OPENAI_KEY, PGPASSWORD, MYSQL_PWD and DATABASE_URL."""
 NOT_SECRET: Final = frozenset({"OLDPWD"})
 SHORTEST: Final = 8
-"""A shorter value could be any word of a log."""
+"""Shorter values are not hidden, because they could be any word in a log."""
 HIDDEN: Final = "***"
 
 
 class _Known(NamedTuple):
-    """The values to hide, the longest first, as one may begin another; and a pattern of all."""
+    """The values to hide, longest first because one may start with another; and a pattern for all."""
 
     values: Sequence[str]
     pattern: re.Pattern[str]
 
 
 def masked(text: str) -> str:
-    """Return the text without the values of variables that the settings name, or whose names are those of secrets."""
+    """Return the text without values of variables that the settings list or that have a secret's name."""
     return known.pattern.sub(HIDDEN, text) if (known := _secrets()) else text
 
 
 @cache
 def _secrets() -> _Known | None:
-    """The secrets as they are when the first text is written; of one with several lines also each line."""
+    """Return the secrets at the time of the first text. Each line of a multi-line secret counts separately."""
     found = {part for value in secret_variables(os.environ).values() for part in _parts(value)}
     values = sorted((part for part in found if len(part) >= SHORTEST), key=len, reverse=True)
     return _Known(values, re.compile("|".join(map(re.escape, values)))) if values else None
 
 
 def secret_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables whose values are secrets: by name, named in the settings, or a URL with a login."""
+    """Return the secret variables: by name, listed in the settings, or a URL with a password."""
     named = set(HOST.secret_names())
     return {name: value for name, value in environment.items() if is_secret(name, value) or name in named}
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable holds a secret by its name, or by a password in its URL."""
+    """Return whether a variable is secret by its name or by a password in its URL."""
     return bool(SECRET.search(name) and name not in NOT_SECRET) or bool(_password(value))
 
 
@@ -72,7 +72,7 @@ def _password(value: str) -> str | None:
 
 
 class HeldBack:
-    """Hides secrets in a text that comes in pieces: the end that may begin one is held back until more comes."""
+    """Hides secrets in a text that arrives in pieces. An end that may start a secret is held back."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -96,7 +96,7 @@ class HeldBack:
 
 
 def _begun(text: str, value: str) -> int:
-    """Return how many characters at the end of a text are the beginning of a value, but not all of it."""
+    """Return how many characters at the end of a text are an incomplete start of a value."""
     if text[-1:] not in value:
         return 0
     return next((size for size in range(min(len(value) - 1, len(text)), 0, -1) if text.endswith(value[:size])), 0)

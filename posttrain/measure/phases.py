@@ -1,6 +1,6 @@
-"""Where a stage's time goes: each second of its main thread belongs to the innermost active phase, or to `other`.
+"""Measure a stage's time: each second of its main thread belongs to the innermost active phase, or to `other`.
 
-On a GPU work is asynchronous and a phase does not wait for it: seconds belong to the phase in which the process waits.
+GPU work is asynchronous, and a phase does not wait for it. Seconds belong to the phase in which the process waits.
 Sampling, scoring and every update end with a copy to the host, so little time moves to the next phase.
 """
 
@@ -18,7 +18,7 @@ OTHER: Final = "other"
 
 
 class Watcher(Protocol):
-    """Is called when a phase begins and ends."""
+    """Notified when a phase begins and ends."""
 
     def entered(self, name: str) -> None: ...
 
@@ -26,7 +26,7 @@ class Watcher(Protocol):
 
 
 class Clock:
-    """The seconds of each phase since the clock was made; the time before `begin` is loading."""
+    """The seconds of each phase since the clock was created. The time before `begin` is loading."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
@@ -40,13 +40,13 @@ class Clock:
         self.starts = 1
 
     def begin(self) -> None:
-        """The stage's own work begins: its imports are done."""
+        """Mark the start of the stage's own work, after its imports."""
         self._charge()
         self.moved = time.monotonic()
         self._rest = OTHER
 
     def enter(self, name: Name) -> None:
-        """A phase begins; the phase around it is paused."""
+        """Enter a phase. The surrounding phase is paused."""
         self._charge()
         self._going.append(name)
         self.moved = time.monotonic()
@@ -54,7 +54,7 @@ class Clock:
             watcher.entered(name)
 
     def leave(self, name: Name) -> None:
-        """The innermost phase ends."""
+        """Leave the innermost phase."""
         for watcher in reversed(self.watchers):
             watcher.left(name)
         self._charge()
@@ -67,16 +67,16 @@ class Clock:
         return next(iter(self._going[-1:]), self._rest)
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of every phase up to now, earlier starts of the run included."""
+        """Return the seconds of every phase so far, including earlier starts of the run."""
         self._charge()
         return dict(self._spent)
 
     def skip(self) -> None:
-        """The time since the last call belongs to no phase: it was spent on measuring."""
+        """Exclude the time since the last call, which was spent on measuring."""
         self._mark = self._now()
 
     def add(self, seconds: dict[str, float], starts: int) -> None:
-        """Add what earlier starts of the stage spent on the same run."""
+        """Add the seconds of earlier starts of the stage in the same run."""
         self._spent = {name: spent + seconds.get(name, 0.0) for name, spent in self._spent.items()}
         self.starts += starts
 
@@ -87,7 +87,7 @@ class Clock:
 
 
 CLOCK: Final = Clock()
-"""The clock of this process; `stages` imports it first."""
+"""The clock of this process. `stages` imports it first."""
 
 
 class Phase(ContextDecorator):
@@ -106,10 +106,10 @@ class Phase(ContextDecorator):
 
 
 def _in_main_thread() -> bool:
-    """Return whether the clock is read here: what other threads do meanwhile takes none of the main thread's time."""
+    """Return whether this is the main thread. The time of other threads is not measured."""
     return threading.current_thread() is threading.main_thread()
 
 
 def phase(name: Name) -> Phase:
-    """`with phase("train"):` or `@phase("train")`."""
+    """Return a phase: `with phase("train"):` or `@phase("train")`."""
     return Phase(name)

@@ -1,4 +1,4 @@
-"""`--profile`: torch's trace of a stage's first steps, with a span for each phase; the results stay the same."""
+"""`--profile`: a torch trace of a stage's first steps, with a span for each phase. Results do not change."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from posttrain.measure.phases import CLOCK
 
 FOLDER: Final = Path("profiles")
 TRACED_STEPS: Final = 3
-"""Optimizer steps in the trace: with all of them it could be gigabytes."""
+"""Optimizer steps in the trace. All of them could take gigabytes."""
 LISTED: Final = 25
 
 
 @contextmanager
 def profiled(stage: str) -> Iterator[None]:
-    """Trace the block and write the trace even if it fails: online@grpo -> profiles/online/grpo/trace.json."""
+    """Trace the block and write the trace, even after an error: online@grpo -> profiles/online/grpo/trace.json."""
     from torch.profiler import profile, supported_activities
 
     folder = FOLDER / stage.replace("@", "/")
@@ -40,7 +40,7 @@ def profiled(stage: str) -> Iterator[None]:
 
 
 class _Phases:
-    """The spans of phases in a trace, up to the end of its last step."""
+    """The spans of phases in a trace, up to its last step."""
 
     def __init__(self, trace: Any) -> None:
         self._trace, self._spans, self._steps = trace, list[Any](), 0
@@ -54,7 +54,7 @@ class _Phases:
         self._spans.append(span)
 
     def left(self, name: str) -> None:
-        """End the span of a phase; after the last step to trace the trace ends too."""
+        """End the span of a phase. After the last traced step, end the trace too."""
         if self._spans:
             self._spans.pop().__exit__(None, None, None)
         self._steps += name == "train"
@@ -62,7 +62,7 @@ class _Phases:
             self.stop()
 
     def stop(self) -> None:
-        """End all spans and the trace, once."""
+        """End all spans and the trace. Only the first call has an effect."""
         if self in CLOCK.watchers:
             CLOCK.watchers.remove(self)
             while self._spans:

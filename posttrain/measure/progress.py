@@ -1,4 +1,4 @@
-"""Progress of long work: a line on a terminal or in a log, and one file that other programs read."""
+"""Progress of long work: a line on a terminal or in a log, and a file for other programs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ FILE_EVERY_S: Final = 1.0
 
 
 class Progress:
-    """Counts the steps of one piece of work and shows its rate and the time left."""
+    """Counts the steps of a task and shows its rate and the remaining time."""
 
     file: Path | None = None
-    """Where this process also keeps its progress, at most once a second; `keep_progress` sets it."""
+    """The file in which this process also stores its progress, at most once a second. `keep_progress` sets it."""
 
     def __init__(
         self, title: str, total: int, unit: str = "step", *, done: int = 0, stream: TextIO | None = None
@@ -38,7 +38,7 @@ class Progress:
         self._start, self._written, self._spent = time.time(), 0.0, CLOCK.seconds()
 
     def advance(self, count: int = 1, metrics: Mapping[str, float] | None = None) -> None:
-        """Count more finished steps; `metrics` are shown with the next line."""
+        """Count more finished steps. The next line shows `metrics`."""
         self._done += count
         now = CLOCK.moved = time.monotonic()
         due = now - self._shown >= (LIVE_EVERY_S if self._live else PLAIN_EVERY_S)
@@ -48,7 +48,7 @@ class Progress:
             self._write(now, metrics or {})
 
     def close(self, metrics: Mapping[str, float] | None = None) -> None:
-        """Show the last line, with the total time, and whether it ended before all was done."""
+        """Show the last line, with the total time and whether it ended early."""
         now = time.monotonic()
         self._show(now, metrics or {}, end="\n", closed=True)
         self._write(now, metrics or {})
@@ -79,12 +79,12 @@ class Progress:
         self._stream.flush()
 
     def _phase(self) -> str:
-        """Return the phase that took most of the time since the last call; steps are counted between phases."""
+        """Return the phase that took most of the time since the last call. Steps are counted between phases."""
         before, self._spent = self._spent, CLOCK.seconds()
         return max(self._spent, key=lambda name: self._spent[name] - before[name])
 
     def _write(self, now: float, metrics: Mapping[str, float]) -> None:
-        """Replace the file; a full disk does not stop the work."""
+        """Replace the file. A full disk does not stop the work."""
         if self.file is None:
             return
         self._written = now
@@ -101,19 +101,19 @@ class Progress:
 
 
 def keep_progress(stage: str) -> None:
-    """Keep the progress of this process in logs/STAGE.progress.json from now on; that of an earlier run goes."""
+    """Store this process's progress in logs/STAGE.progress.json from now on, and remove an earlier run's."""
     Progress.file = progress_path(stage)
     with contextlib.suppress(OSError):
         Progress.file.unlink(missing_ok=True)
 
 
 def progress_path(stage: str) -> Path:
-    """Return where the progress of a stage is: `online@grpo` -> logs/online@grpo.progress.json."""
+    """Return the progress file of a stage: `online@grpo` -> logs/online@grpo.progress.json."""
     return log_path(stage).with_suffix(".progress.json")
 
 
 def read_progress(file: Path, since: float) -> dict[str, Any] | None:
-    """Return the progress that a stage has written since a time; None if it has written none."""
+    """Return the progress that a stage has written since `since`; None if there is none."""
     try:
         state = json.loads(file.read_bytes())
         return state if state["time"] >= since and state["steps"] >= 0 else None
@@ -133,7 +133,7 @@ def short_rate(rate: float) -> str:
 
 
 def shown_metrics(metrics: Mapping[str, float]) -> list[str]:
-    """Return each metric as a line shows it."""
+    """Return each metric as text for a line."""
     return [f"  {name} {value:.4g}" for name, value in metrics.items()]
 
 

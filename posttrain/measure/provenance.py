@@ -1,4 +1,4 @@
-"""The maker of a checkpoint: code, packages, CPU instructions and the GPU; and how two makers differ."""
+"""The maker of a checkpoint: code, packages, CPU instructions and GPU; and the differences of two makers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from posttrain.isolation.library import LIBRARY
 from posttrain.measure.record import cpu_isa, noted, read_record, versions
 
 Maker = dict[str, dict[str, str]]
-"""`files` and `packages` as in code/STAGE/RUN.json, and `cpu`: its instructions, and what the run's GPU is."""
+"""`files` and `packages`: as in code/STAGE/RUN.json. `cpu`: its instructions, and the run's GPU."""
 GPU: Final = ("gpu", "driver", "cuda")
-"""What a process that computes on a GPU notes of it."""
+"""The fact that a process on a GPU records about it."""
 
 
 def library_maker() -> Maker:
-    """Return the maker of a checkpoint that a call of the library saves, without a stage."""
+    """Return the maker of checkpoints saved by a library call, without a stage."""
     return {"files": _library_files(), "packages": versions(), "cpu": hardware()}
 
 
 @cache
 def _library_files() -> dict[str, str]:
-    """Path -> digest of the files of the library, without the pipeline and the plugins."""
+    """Return path -> digest of the library's files, without the pipeline and plugins."""
     files = sorted(LIBRARY.glob("posttrain/**/*.py"))
     named = {file.relative_to(LIBRARY).as_posix(): file for file in files}
     return {
@@ -35,12 +35,12 @@ def _library_files() -> dict[str, str]:
 
 
 def hardware() -> dict[str, str]:
-    """Return the CPU's instructions, and the GPU that this process computes on."""
+    """Return the CPU's instructions, and the GPU of this process."""
     return {"cpu_isa": cpu_isa()} | {fact: str(noted(fact)) for fact in GPU if noted(fact)}
 
 
 def is_maker(value: Any) -> TypeGuard[Maker]:
-    """Return whether a value of a JSON file is a maker."""
+    """Return whether a JSON value is a maker."""
     return (
         isinstance(value, dict)
         and value.keys() - {"settings"} == {"files", "packages", "cpu"}
@@ -52,14 +52,14 @@ def is_maker(value: Any) -> TypeGuard[Maker]:
 
 
 def read_maker(file: Path, key: str | None = None) -> Maker | None:
-    """Return the maker in a JSON file, or under a key of it; None if there is none."""
+    """Return the maker in a JSON file, or at a key in it; None if there is none."""
     found = read_record(file)
     value = found if key is None else found.get(key)
     return value if is_maker(value) else None
 
 
 def differences(old: Maker, new: Maker) -> list[str]:
-    """The differences, as text: files, packages with both versions, CPU instructions, and the GPU if both have one."""
+    """Return the differences as text: files, packages with versions, CPU instructions, and the GPU if both have one."""
     was, now = old["cpu"], new["cpu"]
     known = [fact for fact in ("cpu_isa", *GPU) if fact in was and fact in now]
     return [
@@ -69,7 +69,7 @@ def differences(old: Maker, new: Maker) -> list[str]:
 
 
 def code_differences(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return what differs between two codes of a run, in words."""
+    """Return the differences between two versions of a run's code, as text."""
     words = []
     for file in sorted(old["files"].keys() | new["files"].keys()):
         was, is_now = old["files"].get(file), new["files"].get(file)

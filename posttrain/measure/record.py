@@ -1,6 +1,6 @@
 """What made a stage's results (versions, device, seed, inputs): one output per stage, on which no stage depends.
 
-The record is the same in every clone on one machine, and so is dvc.lock: no time, no path, no host name.
+The record, and so dvc.lock, is the same in every clone on one machine. It has no times, paths or host names.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from posttrain.files import write_json
 
 FOLDER: Final = Path("records")
 PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
-"""Without the patch version: the same bytes come out under each, so that it is no reason to run a stage again."""
+"""Without the patch version, because all give the same bytes and so do not require running a stage again."""
 PACKAGES: Final = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "polars", "pyarrow", "pandera")
 
 _NOTED: dict[str, str | int] = {}
 
 
 LICENCE: Final = "licence of "
-"""How the facts begin that say the licence of a data set of the Hub."""
+"""The prefix of facts about the licence of a Hub data set."""
 
 
 def note(**facts: str | int) -> None:
-    """Add facts to the record of this process, e.g. its device, threads and seed."""
+    """Add facts to this process's record, e.g. its device, threads and seed."""
     _NOTED.update(facts)
 
 
@@ -40,12 +40,12 @@ def noted(fact: str) -> str | int | None:
 
 
 def record_path(stage: str) -> Path:
-    """Return the file of a stage's record: `online@grpo` -> records/online/grpo.json."""
+    """Return the record file of a stage: `online@grpo` -> records/online/grpo.json."""
     return FOLDER / f"{stage.replace('@', '/')}.json"
 
 
 def write_record(stage: str, used: Mapping[str, Any]) -> None:
-    """Write the stage's record, with the inputs that it used."""
+    """Write the stage's record with its inputs."""
     found = {
         "stage": stage,
         **dict(sorted(_NOTED.items())),
@@ -58,7 +58,7 @@ def write_record(stage: str, used: Mapping[str, Any]) -> None:
 
 
 def read_record(file: Path) -> dict[str, Any]:
-    """Return a stage's record, or another JSON object; an empty one where it is missing, damaged or not whole yet."""
+    """Return a stage's record, or another JSON object; empty if it is missing, damaged or incomplete."""
     try:
         found = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -67,7 +67,7 @@ def read_record(file: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed packages that decide what a run computes."""
+    """Return the versions of Python and of installed packages that affect a run's results."""
     found = {"python": PYTHON}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the library alone needs fewer
@@ -76,5 +76,5 @@ def versions() -> dict[str, str]:
 
 
 def cpu_isa() -> str:
-    """Return the CPU instruction set that the libraries may use, set by `stages`; it decides the order of sums."""
+    """Return the CPU instruction set of the libraries, set by `stages`. It decides the order of sums."""
     return os.environ.get("POSTTRAIN_CPU_ISA", "as found")

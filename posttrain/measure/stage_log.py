@@ -1,4 +1,4 @@
-"""What a stage prints, with timestamps, in logs/STAGE.log; the logs of earlier runs stay as STAGE.log.1 to .4."""
+"""A stage's output with timestamps in logs/STAGE.log. Logs of earlier runs are kept as STAGE.log.1 to .4."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from posttrain.measure.terminal import SafeStream, make_streams_safe
 
 FOLDER: Final = Path("logs")
 RUNS: Final = 5
-"""The number of runs whose logs are kept."""
+"""The number of runs with kept logs."""
 TERMINAL_CODE: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 def log_path(stage: str) -> Path:
-    """Return where the log of a stage is: `online@grpo` -> logs/online@grpo.log."""
+    """Return the log file of a stage: `online@grpo` -> logs/online@grpo.log."""
     return FOLDER / f"{stage.replace('/', '@')}.log"
 
 
 def start_log(stage: str) -> None:
-    """Copy what this process prints from now on into the stage's log; a full disk does not stop the stage."""
+    """Copy this process's output into the stage's log from now on. A full disk does not stop the stage."""
     path = log_path(stage)
     names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, RUNS))]
     with contextlib.suppress(OSError):
@@ -41,13 +41,13 @@ def start_log(stage: str) -> None:
 
 
 class _Lines:
-    """Writes each finished line into a log; of a line that is redrawn, the last version."""
+    """Writes each finished line to a log. For a redrawn line, only the last version is written."""
 
     def __init__(self, log: TextIO) -> None:
         self._log, self._line = log, ""
 
     def write(self, text: str) -> None:
-        """Write what is a whole line; the text is safe already."""
+        """Write complete lines. The text is already safe."""
         *lines, self._line = (self._line + text).split("\n")
         self._line = self._line.rpartition("\r")[2]
         for line in lines:

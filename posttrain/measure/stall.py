@@ -1,4 +1,4 @@
-"""A line and the stacks of all processes when a stage has not moved for long: what it waits for."""
+"""If a stage makes no progress for long, print a line and the stacks of all processes, to show what it waits for."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from posttrain.measure.phases import CLOCK
 from posttrain.measure.terminal import escaped
 
 SETTING: Final = "POSTTRAIN_STALL_MINUTES"
-"""The environment variable with the minutes after which a stage says so; 0: never."""
+"""The environment variable with the minutes before a stage reports a stall; 0: never."""
 MINUTES: Final = 10.0
 STACKS: Final = signal.SIGUSR2
-"""A process of posttrain prints its stacks to stderr on this signal."""
+"""On this signal, a posttrain process prints its stacks to stderr."""
 SHOWN: Final = 32
-"""So many child processes are listed."""
+"""The most child processes in the list."""
 OURS: Final = re.compile(r" -m (stages|posttrain)\b")
-"""The commands of processes that print their stacks; a program of the user's may use the signal otherwise."""
+"""Commands of processes that print their stacks. The user's programs may use the signal differently."""
 _MEANS: Final = {
     "load": "inputs to be read",
     "generate": "samples",
@@ -38,13 +38,13 @@ _MEANS: Final = {
 
 
 def print_stacks_on_signal() -> None:
-    """Let this process print the stacks of its threads when the signal comes."""
+    """Make this process print its threads' stacks on the signal."""
     if sys.__stderr__ is not None:
         faulthandler.register(STACKS, file=sys.__stderr__, all_threads=True)
 
 
 def watch_stalls(stage: str) -> None:
-    """Start a thread that says once what the stage waits for when no phase begins or ends and no work advances."""
+    """Start a thread that reports once if no phase begins or ends and no work advances."""
     given = os.environ.get(SETTING) or str(MINUTES)
     if not re.fullmatch(r"\d+(\.\d+)?", given):
         raise ParamsError(what=f"{SETTING} = {given:.40}", where="environment", fix="Give minutes, e.g. 10; 0: never")
@@ -74,7 +74,7 @@ def _watch(stage: str, limit: float) -> None:
 
 
 def _say(line: str) -> None:
-    """Write a line to stderr past its buffer: Python aborts where a thread holds the buffer when it ends."""
+    """Write a line to stderr without its buffer. Python aborts at exit if a thread holds the buffer."""
     if sys.__stderr__ is not None:
         os.write(sys.__stderr__.fileno(), f"{escaped(line)}\n".encode())
 
@@ -87,7 +87,7 @@ def _own_stacks() -> str:
 
 
 def _children() -> Iterator[str]:
-    """Yield a line for each child process; those that can print their own stacks to stderr after it."""
+    """Yield a line for each child process. Children that can print their stacks do so on stderr."""
     try:
         import psutil
     except ImportError:  # the library alone does not need it
@@ -105,7 +105,7 @@ def _children() -> Iterator[str]:
 
 
 def _handles(pid: int) -> bool:
-    """Return whether a process handles the signal already: it would end it otherwise."""
+    """Return whether a process handles the signal. Otherwise the signal would end it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:

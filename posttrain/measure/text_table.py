@@ -1,4 +1,4 @@
-"""Tables of text for the terminal: aligned, and without the last columns where they are wider than it."""
+"""Aligned text tables for the terminal. Columns that do not fit are left out."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from argparse import RawDescriptionHelpFormatter
 from collections.abc import Collection, Sequence
 
 WIDEST = 1000
-"""Columns where the output is no terminal, which cuts nothing."""
+"""The width if the output is not a terminal, so that nothing is cut."""
 
 
 def terminal_width() -> int:
-    """Return the columns of the terminal, or of the variable COLUMNS."""
+    """Return the width of the terminal, or of the variable COLUMNS."""
     return shutil.get_terminal_size((WIDEST, 0)).columns
 
 
 def folded(line: str) -> str:
-    """Return a line, folded at the terminal's width, the rest below its second column; not one in colour."""
+    """Return a line folded at the terminal's width, with the rest indented. Coloured lines are not folded."""
     width = terminal_width()
     if len(line) <= width or "\x1b" in line:
         return line
@@ -28,13 +28,13 @@ def folded(line: str) -> str:
 
 
 class _Wrapper(textwrap.TextWrapper):
-    """Folds at spaces, and within lists as `a|b|c`."""
+    """Wraps at spaces, and within lists such as `a|b|c`."""
 
     wordsep_simple_re = re.compile(r"(\s+|(?<=\|))")
 
 
 class FoldedHelp(RawDescriptionHelpFormatter):
-    """Help whose lines stay lines, each folded at the terminal's width."""
+    """Help texts that keep their lines, each wrapped at the terminal's width."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         del width, indent
@@ -42,9 +42,9 @@ class FoldedHelp(RawDescriptionHelpFormatter):
 
 
 def text_table(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,), ruled: bool = False) -> list[str]:
-    """Return the rows as lines, the first of which has the titles; a last line names the columns that do not fit.
+    """Return the rows as lines; the first row has the titles. A last line lists columns that do not fit.
 
-    `left`: the columns that are aligned at the left. The first two are always shown.
+    `left`: the left-aligned columns. The first two are always shown.
     """
     if not rows:
         return []

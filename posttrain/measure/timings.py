@@ -1,6 +1,6 @@
-"""Where each stage's time went: a file per stage, a line at its end, and a table of all stages.
+"""How each stage used its time: a file per stage, a line at its end, and a table of all stages.
 
-The figures differ from run to run, so the files are not outputs of DVC.
+Times differ between runs, so the files are not DVC outputs.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from posttrain.measure.text_table import text_table
 
 FOLDER: Final = Path("timings")
 SHOWN: Final = 0.005
-"""A phase with less than this share of the time is left out of the line at a stage's end."""
+"""A phase below this share of the time is left out of the line at a stage's end."""
 
 TOKENS: Final = tuple(f"{name}_tokens" for name in NAMES)
-"""The counts of each phase's tokens, which are shown as a rate."""
+"""The token counts of phases, which are shown as rates."""
 
 
 def timings_path(stage: str) -> Path:
-    """Return the file of a stage's timings: `online@grpo` -> timings/online/grpo.json."""
+    """Return the timings file of a stage: `online@grpo` -> timings/online/grpo.json."""
     return FOLDER / f"{stage.replace('@', '/')}.json"
 
 
 def report_timings(stage: str) -> None:
-    """Write the stage's timings to a file and print them in a line on stderr."""
+    """Write the stage's timings to a file, and print a line on stderr."""
     spent = CLOCK.seconds()
     total = sum(spent.values())
     timings = {
@@ -62,16 +62,16 @@ def report_timings(stage: str) -> None:
 
 
 def of_this_run(stage: str) -> dict[str, Any]:
-    """Return the timings of the run whose record is in the workspace; an empty object where they are another run's.
+    """Return the timings of the run whose record is in the workspace; empty if they are another run's.
 
-    DVC and git bring back outputs and records of other runs, but not timings.
+    DVC and git restore outputs and records of other runs, but not timings.
     """
     timings = read_record(timings_path(stage))
     return timings if timings.get("record") and timings["record"] == _record(stage) else {}
 
 
 def _record(stage: str) -> str:
-    """Return the digest of the stage's record; empty where it has none."""
+    """Return the digest of the stage's record; empty if there is none."""
     file = record_path(stage)
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
 
@@ -83,7 +83,7 @@ def _rate(name: str, spent: Mapping[str, float]) -> str:
 
 
 def restore_timings(state: object) -> None:
-    """Add the seconds and counts in a checkpoint: a run that resumes from it includes them."""
+    """Add the seconds and counts in a checkpoint, so that a resumed run includes them."""
     if isinstance(state, Mapping) and isinstance(state.get("seconds"), dict) and isinstance(state.get("starts"), int):
         CLOCK.add(state["seconds"], state["starts"])
         if isinstance(state.get("counts"), dict):
@@ -91,12 +91,12 @@ def restore_timings(state: object) -> None:
 
 
 def timings_state() -> dict[str, Any]:
-    """Return the seconds and counts up to now, for a checkpoint."""
+    """Return the present seconds and counts for a checkpoint."""
     return {"seconds": CLOCK.seconds(), "starts": CLOCK.starts, "counts": counts()}
 
 
 def peak_mb() -> float:
-    """Return the largest resident size of this process."""
+    """Return the peak resident memory of this process."""
     import resource
 
     unit = 2**20 if sys.platform == "darwin" else 2**10
@@ -104,7 +104,7 @@ def peak_mb() -> float:
 
 
 def device_peak_mb() -> float:
-    """Return the most memory that tensors took on the GPU at a time; 0 without one."""
+    """Return the peak memory of tensors on the GPU; 0 without a GPU."""
     torch: Any = sys.modules.get("torch")  # a process without torch has used no GPU
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return 0.0
@@ -112,7 +112,7 @@ def device_peak_mb() -> float:
 
 
 def timings_table(folder: Path = FOLDER, stages: Collection[str] | None = None) -> str:
-    """List the seconds of every stage, or of these, and the share of each phase, the longest stage first."""
+    """Return the seconds of every stage (or of these) with the share of each phase, longest first."""
     all_timings = [read_timings(file) for file in folder.rglob("*.json")]
     timings = [timing for timing in all_timings if stages is None or timing["stage"] in stages]
     timings.sort(key=lambda timing: -float(timing["total"]))

@@ -1,4 +1,4 @@
-"""Adapters: small trained matrices next to a frozen model's own, by peft's layers; what can be done without peft.
+"""Adapters: small trained matrices beside a frozen model's own, in PEFT's layers. This file works without peft.
 
 y = x W^T + (alpha / rank) (x A^T) B^T     LoRA; B starts at 0, so training starts from the frozen model
 y = x (m / |W'| W')^T, W' = W + (alpha / rank) B A     DoRA; |.| of each row, m starts at |W|
@@ -24,7 +24,7 @@ from posttrain.settings.listing import Listing
 
 INSTALL = "Install the extra `lora`: python -m pip install -c constraints.txt peft accelerate"
 ADAPTER = "default"
-"""The name that peft's layers give to their adapter."""
+"""The adapter's name in peft's layers."""
 
 
 ALL_LINEAR = "all-linear"
@@ -37,7 +37,7 @@ class NoAdapter(Options):
 
 
 class LoraOptions(Options):
-    """An adapter of low rank on linear layers."""
+    """A low-rank adapter on linear layers."""
 
     type: Literal["lora", "dora", "qlora"] = "lora"
     rank: int = Field(32, ge=1, le=4096, description="rank of each matrix's update")
@@ -57,7 +57,7 @@ class LoraOptions(Options):
 
 @dataclass(frozen=True)
 class AdapterRow:
-    """A kind of adapter: its options and its formula; the module that adds it to a model is in ADDED."""
+    """A kind of adapter: its options and its formula. ADDED has the module that adds it to a model."""
 
     options: type[Options]
     formula: str
@@ -72,24 +72,24 @@ ADAPTERS: Mapping[str, AdapterRow] = {
 ADAPTER_CHOICE: OneOf[AdapterRow] = OneOf(ADAPTERS, "none")
 AdapterChoice = Annotated[Options, ADAPTER_CHOICE]
 ADDED: Listing[Any] = Listing("posttrain.models.lora", "ADDED")
-"""Kind of adapter -> what freezes a model and adds one; peft is imported with it."""
+"""Kind of adapter -> the module that freezes a model and adds the adapter. peft is imported with it."""
 
 EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
-"""Names that peft takes for the experts of a mixture, which are one tensor each and get no adapter here."""
+"""Names that peft treats as a mixture's experts. They are one tensor each and get no adapter here."""
 
 
 class Attach(NamedTuple):
-    """What makes an adapter of models, in place."""
+    """Turns models into models with adapters, in place."""
 
     freeze: Callable[[Any], None]
-    """Freeze a model, in 4 bits for qlora; copies of it then share its tensors."""
+    """Freeze a model, in 4 bits for qlora. Later copies share its tensors."""
     add: Callable[[Any], Any]
     """Add an adapter to a frozen model."""
 
 
 @dataclass(frozen=True)
 class TrainedAdapter:
-    """What a model with an adapter remembers: the frozen model's folder, the options and peft's own config."""
+    """What a model with an adapter stores: the frozen model's folder, the options and peft's own config."""
 
     base: Path
     options: LoraOptions
@@ -97,7 +97,7 @@ class TrainedAdapter:
 
 
 def attach_of(options: Options, base: Path, seed: int) -> Attach | None:
-    """Return what adds the adapter to a model that was loaded from `base`; None where all weights are trained."""
+    """Return a function that adds the adapter to a model loaded from `base`; None if all weights are trained."""
     if options.type not in ADDED:
         return None
     try:
@@ -108,24 +108,24 @@ def attach_of(options: Options, base: Path, seed: int) -> Attach | None:
 
 
 def adapter_of(model: Any) -> TrainedAdapter | None:
-    """Return the adapter that is trained in the model, if one is."""
+    """Return the adapter that is trained in the model; None if there is none."""
     found: TrainedAdapter | None = getattr(model, "posttrain_adapter", None)
     return found
 
 
 def share_tensors(model: Any) -> Any:
-    """Another model of the same tensors: it takes no memory, and what is added to one is not in the other."""
+    """Return another model with the same tensors. It takes no memory, and additions to one do not affect the other."""
     shared: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, shared)
 
 
 def linear_of(layer: Any) -> Any:
-    """Return the layer itself, or the frozen one that an adapter wraps."""
+    """Return the layer itself, or the frozen layer that an adapter wraps."""
     return layer.base_layer if hasattr(layer, "lora_A") else layer
 
 
 def is_plain(layer: Any) -> bool:
-    """Return whether the layer is a matrix, with or without one adapter that `merged_weight` knows."""
+    """Return whether the layer is a matrix, optionally with one adapter that `merged_weight` supports."""
     if type(linear_of(layer)) not in (nn.Linear, Nf4Linear) or not hasattr(layer, "lora_A"):
         return type(layer) in (nn.Linear, Nf4Linear)
     known = all(type(variant).__name__ == "DoraLinearVariant" for variant in layer.lora_variant.values())
@@ -134,7 +134,7 @@ def is_plain(layer: Any) -> bool:
 
 @torch.no_grad()
 def merged_weight(layer: Any) -> Tensor:
-    """Return the weight with which the layer computes: its own, or a new one with its adapter in it."""
+    """Return the layer's effective weight: its own, or a new one with the adapter merged."""
     linear = linear_of(layer)
     weight: Tensor = linear.dense_weight() if isinstance(linear, Nf4Linear) else linear.weight
     if not hasattr(layer, "lora_A") or layer.disable_adapters:
@@ -146,13 +146,13 @@ def merged_weight(layer: Any) -> Tensor:
 
 
 def merged(weight: Tensor, a: Tensor, b: Tensor, scaling: float, magnitude: Tensor | None = None) -> Tensor:
-    """Return the weight with an adapter in it [out, in], in float32."""
+    """Return the weight with a merged adapter [out, in], in float32."""
     whole = torch.addmm(weight.float(), b.float(), a.float(), alpha=scaling)
     return whole if magnitude is None else whole * (magnitude / whole.norm(dim=1))[:, None]
 
 
 def weight_counts(model: nn.Module) -> tuple[int, int]:
-    """(trained weights, frozen weights), those in 4 bits among them."""
+    """Return (trained weights, frozen weights), including weights in 4 bits."""
     trained = sum(part.numel() for part in model.parameters() if part.requires_grad)
     packed = [layer for layer in model.modules() if isinstance(layer, Nf4Linear)]
     own = {part for layer in packed for part in (layer.weight, layer.scales)}
@@ -166,7 +166,7 @@ def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def linear_layers(model: Any, targets: str | list[str], base: Path) -> list[str]:
-    """Return the names of the linear layers under the head that are targets."""
+    """Return the names of the target linear layers below the head."""
     core = backbone(model)
     prefix = next(name for name, part in model.named_modules() if part is core)
     linear = [name for name, part in core.named_modules() if isinstance(part, nn.Linear)]

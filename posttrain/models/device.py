@@ -1,7 +1,7 @@
-"""What a run computes with, decided in one place: device, number format and attention.
+"""Choose what a run computes with, in one place: device, number format and attention.
 
-`check`, `plan` and the stages ask the same functions, which go by the device's capability, the family of the model and
-the size of its heads.
+`check`, `plan` and the stages call the same functions. These depend on the device's capability, the model's family and
+its head size.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from posttrain.measure.record import note
 from posttrain.settings.params import Params
 
 AMPERE = (8, 0)
-"""The capability from which a GPU has bfloat16 and torch's FlashAttention; torch emulates bfloat16 on older ones."""
+"""The lowest GPU capability with bfloat16 and torch's FlashAttention. torch emulates bfloat16 on older GPUs."""
 HEAD_STEP, LARGEST_HEAD = 8, 256
-"""The sizes of heads that the variable-length kernel takes: multiples of the one, up to the other."""
+"""Head sizes that the variable-length kernel supports: multiples of the first, up to the second."""
 FLOAT32_ONLY = frozenset({"minimax", "xglm", "xlstm"})
-"""Families whose code adds float32 tensors to the hidden states, which products in bf16 then refuse."""
+"""Families whose code adds float32 tensors to the hidden states, so that bf16 products would fail."""
 CUBLAS_WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-"""An environment variable that cuBLAS reads when it starts, and the value with which its bits are always the same."""
+"""An environment variable that cuBLAS reads at its start, and the value that makes its results reproducible."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Names of glibc's <malloc.h>."""
+"""Names from glibc's <malloc.h>."""
 
 
 class DeviceParams(Params):
-    """Where a stage computes, and how."""
+    """The device and precision of a stage."""
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if available, else cpu")
     precision: Literal["auto", "fp32", "bf16"] = Field(
@@ -63,7 +63,7 @@ class Runtime:
     def __init__(self, params: DeviceParams, *, fused: bool = True) -> None:
         """`fused`: losses may write `.grad` and read the head's weight outside a forward pass, which is faster.
 
-        Plain autograd gives the same gradient, also where weights are sharded or wrapped.
+        Plain autograd gives the same gradient, even if weights are sharded or wrapped.
         """
         self.fused = fused
         torch.set_num_threads(params.threads)
@@ -83,11 +83,11 @@ class Runtime:
         note(device=model, precision="bf16" if self.bf16 else "fp32", threads=params.threads, **facts)
 
     def bf16_for(self, model: Any) -> bool:
-        """Return whether a model computes in bf16; refused where the run asks for it and the family cannot."""
+        """Return whether a model computes in bf16. Raise if the run requires it and the family does not support it."""
         return in_bf16(self.precision, self.device, family_of(model))
 
     def suit(self, policy: Any) -> Any:
-        """Compute as the policy's family can, before anything has been computed; return the policy."""
+        """Choose the precision that the policy's family supports. Call it before any computation. Return the policy."""
         bf16 = self.bf16_for(policy)
         if self.bf16 and not bf16:
             print(f"{family_of(policy)} computes in float32 alone: precision fp32", flush=True)
@@ -97,13 +97,13 @@ class Runtime:
 
 
 def family_of(model: Any) -> str | None:
-    """Return the family of a model, by transformers' name."""
+    """Return transformers' name of a model's family."""
     found: str | None = getattr(getattr(model, "config", None), "model_type", None)
     return found
 
 
 def gpu_facts() -> dict[str, str]:
-    """Return what decides a GPU's rounding, and with it a run's bits: its model, its driver and torch's CUDA."""
+    """Return what decides a GPU's rounding, and so a run's bits: its model, its driver and torch's CUDA."""
     try:
         driver = re.findall(r"Module +([0-9.]+)", Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
     except OSError:
@@ -113,7 +113,7 @@ def gpu_facts() -> dict[str, str]:
 
 
 def capability(device: torch.device) -> tuple[int, int] | None:
-    """Return what a GPU's kernels may use; None of a CPU."""
+    """Return a GPU's compute capability; None for a CPU."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
@@ -128,14 +128,14 @@ def in_bf16(precision: str, device: torch.device, family: str | None = None) -> 
 
 
 def in_segments(query: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether the variable-length kernel takes these heads: of 16 bits, of one size, on a GPU that has the kernel."""
+    """Return whether the variable-length kernel supports these heads: 16 bits, equal sizes, a GPU that has it."""
     size, half = query.shape[-1], value.dtype in (torch.bfloat16, torch.float16)
     sizes = size == value.shape[-1] <= LARGEST_HEAD and size % HEAD_STEP == 0
     return query.is_cuda and half and sizes and (capability(query.device) or (0, 0)) >= AMPERE
 
 
 def device_name(params: DeviceParams) -> str:
-    """Return the chosen device, which must be there."""
+    """Return the chosen device. Raise if it does not exist."""
     name = params.device if params.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         what = "this machine has no such device"
@@ -144,7 +144,10 @@ def device_name(params: DeviceParams) -> str:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep up to 2 GB of freed memory: large tensors are else new pages, which Linux clears each time."""
+    """Let glibc keep up to 2 GB of freed memory.
+
+    Otherwise large tensors use new pages, which Linux clears each time.
+    """
     with suppress(OSError, AttributeError):  # another libc
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 2**30)
@@ -152,16 +155,16 @@ def keep_freed_memory() -> None:
 
 
 def grow_segments() -> None:
-    """Let torch's memory grow in place, since packs and keys have other sizes each time.
+    """Let torch's memory grow in place, because the sizes of packs and keys vary.
 
-    The environment stays as it is, which vLLM's server inherits; a setting there is the user's and counts.
+    The environment, which vLLM's server inherits, is not changed. A user's own setting there takes precedence.
     """
     if not any(os.environ.get(name) for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")):
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 
 def use_deterministic_kernels() -> None:
-    """Use deterministic kernels from now on; torch warns where it has none, and `repeatable` refuses them."""
+    """Use deterministic kernels from now on. torch warns if it has none, and `repeatable` rejects them."""
     os.environ.setdefault(*CUBLAS_WORKSPACE)
     torch.use_deterministic_algorithms(True, warn_only=True)
     # Empty tensors are filled before they are read; torch would fill them a second time.
@@ -170,7 +173,7 @@ def use_deterministic_kernels() -> None:
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Use attention's deterministic kernels in a backward pass: torch's flag leaves them out while it only warns."""
+    """Use attention's deterministic kernels in a backward pass. torch's flag omits them while it only warns."""
     if not torch.is_deterministic_algorithms_warn_only_enabled():
         yield
         return
@@ -189,7 +192,7 @@ def repeatable() -> Iterator[None]:
 
 @contextmanager
 def unsorted() -> Iterator[None]:
-    """Write to places that all differ, in one kernel: torch's deterministic form would sort them first."""
+    """Write to distinct places with one kernel. torch's deterministic form would sort them first."""
     strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(mode=False)
     try:
@@ -199,7 +202,7 @@ def unsorted() -> Iterator[None]:
 
 
 def free_bytes(device: torch.device) -> float:
-    """Free memory in bytes: the device's, or the machine's within the container's limit."""
+    """Return the free memory in bytes: of the device, or of the machine within the container's limit."""
     if device.type == "cuda":  # and what torch holds for later use
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return float(torch.cuda.mem_get_info(device)[0] + unused)

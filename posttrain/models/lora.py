@@ -14,18 +14,18 @@ from posttrain.models.files.loading import is_scorer, quiet
 from posttrain.models.nf4 import quantise_model
 
 SCORE = "score"
-"""The head of a scorer, which is trained whole."""
+"""The head of a scorer, which is trained fully."""
 
 
 def freeze(model: Any, options: LoraOptions) -> None:
-    """Freeze the model, its linear layers in 4 bits for qlora, in place."""
+    """Freeze the model in place. For qlora, convert its linear layers to 4 bits."""
     model.requires_grad_(requires_grad=False)
     if options.type == "qlora":
         quantise_model(model)
 
 
 def add(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
-    """Add adapters to a frozen model, in place; a scorer's head is trained too."""
+    """Add adapters to a frozen model in place. A scorer's head is trained too."""
     layers = linear_layers(model, options.targets, base)
     config = LoraConfig(
         r=options.rank,
@@ -49,14 +49,14 @@ def add(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
 
 
 def _shortened(model: Any, layers: list[str]) -> list[str]:
-    """The last parts of the names, where they name these layers and no others; other programs read them more easily."""
+    """Return short names that match exactly these layers, because other programs read them more easily."""
     last = sorted({name.rpartition(".")[2] for name in layers})
     named = {name for name, _ in model.named_modules() if name.rpartition(".")[2] in last}
     return last if named == set(layers) else layers
 
 
 def _plain(config: Any, *, scorer: bool) -> dict[str, Any]:
-    """Return the content of adapter_config.json without the path of the frozen model."""
+    """Return the contents of adapter_config.json without the path of the frozen model."""
     plain: dict[str, Any] = {
         name: sorted(value) if isinstance(value, set) else value for name, value in config.to_dict().items()
     }

@@ -1,10 +1,10 @@
-"""Weights in bf16 to compute with, and float32 masters of those that are trained.
+"""Weights in bf16 for computation, and float32 masters for trained ones.
 
     m = m - update,  w = round(m)      m: the master, which the optimizer updates;  w: the weight of every product
 
-A single update is mostly smaller than the distance of two neighbours in bf16, so w alone would not move. Gradients of w
-are summed over passes in float32 (torch's `grad_dtype`). Frozen weights have no master. In float32 a weight is its own
-master.
+A single update is usually smaller than the distance between neighbouring bf16 numbers, so w alone would not change.
+Gradients of w are summed over passes in float32 (torch's `grad_dtype`). Frozen weights have no master. In float32, a
+weight is its own master.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from torch import Tensor, nn
 from posttrain.models.device import Runtime
 
 MASTER = "master"
-"""The attribute of a weight in bf16 that holds its master."""
+"""The attribute of a bf16 weight that holds its master."""
 
 
 def master_of(weight: Tensor) -> Tensor:
-    """Return what the optimizer updates, a checkpoint holds and a saved model is made of."""
+    """Return the tensor that the optimizer updates, and that checkpoints and saved models contain."""
     found: Tensor = getattr(weight, MASTER, weight)
     return found
 
 
 def keeps_float32(model: Any, name: str, dtype: torch.dtype) -> bool:
-    """Return whether transformers keeps a tensor of the family in float32, whatever dtype the others have."""
+    """Return whether transformers keeps a family's tensor in float32, whatever dtype the others have."""
     patterns = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
     if dtype == torch.float16:
         patterns |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
@@ -38,9 +38,9 @@ def keeps_float32(model: Any, name: str, dtype: torch.dtype) -> bool:
 
 
 def compute_in_bf16(model: Any) -> None:
-    """Round the float32 weights to bf16, in place; trained ones keep what they were as their masters.
+    """Round the float32 weights to bf16 in place. Trained weights keep their old values as masters.
 
-    Buffers stay as they are, and so do the parts of matrices in 4 bits.
+    Buffers and the parts of 4-bit matrices are unchanged.
     """
     packed = {
         part for layer in model.modules() if hasattr(layer, "dense_weight") for part in (layer.weight, layer.scales)
@@ -61,12 +61,12 @@ def is_trained_in_bf16(model: Any) -> bool:
 
 
 def frozen_on(model: Any, runtime: Runtime) -> Any:
-    """Return a model that is not trained, on the runtime's device and in its precision."""
+    """Return a frozen model on the runtime's device and in its precision."""
     return placed(model.requires_grad_(requires_grad=False), runtime)
 
 
 def placed(model: Any, runtime: Runtime) -> Any:
-    """Return the model in the runtime's precision and on its device, which never holds more of it than what stays."""
+    """Return the model on the runtime's device and in its precision. The device never holds more than the result."""
     if runtime.bf16_for(model):
         compute_in_bf16(model)
     model.to(runtime.device)
@@ -78,7 +78,7 @@ def placed(model: Any, runtime: Runtime) -> Any:
 
 @contextmanager
 def computing(model: Any, runtime: Runtime) -> Iterator[None]:
-    """The model in the runtime's precision; afterwards its weights are float32 again, with what was trained."""
+    """Yield the model in the runtime's precision. Afterwards its weights are float32 again, including training."""
     own = {part: part.data for part in model.parameters()}  # a master is this tensor
     try:
         if runtime.bf16_for(model):
@@ -92,14 +92,14 @@ def computing(model: Any, runtime: Runtime) -> Iterator[None]:
 
 
 def gradient_of(parameter: Tensor) -> Tensor:
-    """Return a trained parameter's `.grad` to add to, allocated if it is None."""
+    """Return a trained parameter's `.grad` to add to. Allocate it if it is None."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
     return parameter.grad
 
 
 def take_gradients(weights: Iterable[nn.Parameter]) -> None:
-    """Hand the gradients of weights to their masters."""
+    """Move the gradients of weights to their masters."""
     for part in weights:
         if hasattr(part, MASTER):
             master_of(part).grad, part.grad = part.grad, None
@@ -107,7 +107,7 @@ def take_gradients(weights: Iterable[nn.Parameter]) -> None:
 
 @torch.no_grad()
 def round_masters(weights: Iterable[nn.Parameter]) -> None:
-    """Make weights what their masters round to."""
+    """Set weights to their rounded masters."""
     mastered: list[Tensor] = [part for part in weights if hasattr(part, MASTER)]
     if mastered:
         torch._foreach_copy_(mastered, [master_of(part) for part in mastered])

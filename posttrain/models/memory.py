@@ -1,4 +1,4 @@
-"""The memory that a model's passes take, from its shape: it needs no weights (device meta)."""
+"""The memory of a model's passes, from its shape. No weights are needed (meta device)."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from posttrain.models.nf4 import Nf4Linear
 from posttrain.models.sharding import is_divided
 
 LAYER_BYTES = {False: (24, 16, 12, 8, 8), True: (16, 8, 6, 4, 6)}
-"""Bytes that a layer saves per token for the backward pass, in float32 and in bf16: for each unit of the
-hidden size D, the feed-forward width F, all heads A and all key-value heads K, and of A + K where queries and keys are
-normed. Measured on gated feed-forward layers; others save less."""
+"""Bytes that a layer saves per token for the backward pass, in float32 and in bf16, per unit of the hidden size D,
+the feed-forward width F, all heads A and all key-value heads K, and of A + K if queries and keys are normed.
+Measured on gated feed-forward layers; others save less."""
 FUSED_BYTES = {False: (8, 4), True: (8, 4)}
-"""What norms of one operation save less than these, for each unit of D, and of A + K."""
+"""Bytes saved by norms of one operation, per unit of D, and of A + K."""
 NORM_BYTES = {False: 4, True: 2}
-"""Of these, bytes per token and unit of width of what a norm of several operations computes, which the gradient of its
-weight needs."""
+"""Of these, bytes per token and unit of width for results of a norm of several operations, which its weight's
+gradient needs."""
 INPUT_BYTES = {False: 4, True: 2}
-"""Bytes per token and unit of D of a layer's input."""
+"""Bytes per token and unit of D for a layer's input."""
 OUTPUT_BYTES = {False: 8, True: 6}
-"""Bytes per token and unit of D that a pass saves after the layers: their output, and the norm of it."""
+"""Bytes per token and unit of D that a pass saves after the layers: their output, and its norm."""
 PREFILL_BYTES = {False: (18, 12, 12), True: (9, 6, 6)}
-"""Bytes per token of prompts that a layer needs without gradients: for each unit of D, and then of F or of A + K."""
+"""Bytes per prompt token that a layer needs without gradients: per unit of D, and then of F or of A + K."""
 DRAW_BYTES = 16
-"""Bytes per row and token of the vocabulary of a decoding step: logits, their softmax, and its sum in float64."""
+"""Bytes per row and vocabulary token in a decoding step: logits, their softmax, and its sum in float64."""
 TOP_K_BYTES, TOP_P_BYTES = 20, 33
-"""The same where the likeliest tokens alone are drawn: a copy for top_k, and all tokens sorted for top_p without it."""
+"""The same if only the likeliest tokens are drawn: a copy for top_k, and a sort of all tokens for top_p without it."""
 
 
 def byte_count(parts: Iterable[Tensor]) -> int:
-    """Return the total size of tensors, each shared one once."""
+    """Return the total size of tensors, counting shared ones once."""
     places = {_place(part): part for part in parts}
     return sum(part.nbytes for part in places.values())
 
@@ -51,10 +51,10 @@ def _place(part: Tensor) -> tuple[int, ...]:
 
 
 def gathered_bytes(model: Any, *, bf16: bool) -> float:
-    """Of a model that is divided among processes, what one holds whole at a time.
+    """Return the bytes of a sharded model that one process holds unsharded at a time.
 
-    These are the weights outside the layers and two layers, which are gathered ahead, and if they are trained the
-    gradients of as much but one layer.
+    These are the weights outside the layers, and two layers, because the next one is gathered ahead. If they are
+    trained, add the gradients of the same without one layer.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -67,12 +67,12 @@ def gathered_bytes(model: Any, *, bf16: bool) -> float:
 
 
 def master_bytes(model: Any) -> int:
-    """Return the size of the float32 masters of the weights in bf16."""
+    """Return the bytes of the float32 masters of the bf16 weights."""
     return byte_count(master_of(part) for part in model.parameters() if master_of(part) is not part)
 
 
 def vocabulary(model: Any) -> int:
-    """Return the number of tokens that the model knows."""
+    """Return the vocabulary size of the model."""
     return int(model.config.get_text_config().vocab_size)
 
 
@@ -87,7 +87,7 @@ class _Widths:
 
 
 def _widths(model: Any) -> _Widths:
-    """Return the feed-forward width per token: of a mixture of experts, that of a token's experts together."""
+    """Return the feed-forward width per token; for a mixture of experts, of all experts of a token together."""
     config = model.config.get_text_config()
     hidden, count = int(config.hidden_size), getattr(config, "num_attention_heads", None) or 1  # state space: no heads
     head = getattr(config, "head_dim", None) or hidden // count
@@ -99,7 +99,7 @@ def _widths(model: Any) -> _Widths:
 
 
 def layer_bytes(model: Any, *, bf16: bool) -> int:
-    """Bytes of activations per token that a layer saves for the backward pass."""
+    """Return the bytes of activations per token that a layer saves for the backward pass."""
     width, (by_hidden, by_forward, by_heads, by_keys, by_norm) = _widths(model), LAYER_BYTES[bf16]
     normed = any(name.endswith(("q_norm", "q_layernorm")) for name, _ in model.named_modules())
     if has_fused_norms(model):
@@ -112,14 +112,14 @@ def layer_bytes(model: Any, *, bf16: bool) -> int:
 
 
 def _adapter_bytes(model: Any, *, bf16: bool) -> int:
-    """Bytes per token that the adapters of a layer save: what their first matrix gives."""
+    """Return the bytes per token that a layer's adapters save: the outputs of their first matrices."""
     matrices = [part for _, layer in adapted_layers(model) for part in layer.lora_A.values()]
     ranks = sum(len(getattr(part, "weight", part)) for part in matrices)
     return (2 if bf16 else 4) * ranks // int(model.config.get_text_config().num_hidden_layers)
 
 
 def waiting_bytes(model: Any, activations: Activations, *, bf16: bool) -> int:
-    """Bytes of activations per token that wait for the backward pass."""
+    """Return the bytes of activations per token that wait for the backward pass."""
     layers, width = int(model.config.get_text_config().num_hidden_layers), _widths(model).hidden
     inputs = INPUT_BYTES[bf16] * width
     kept = {"keep": layers * layer_bytes(model, bf16=bf16), "recompute": layers * inputs, "offload": 2 * inputs}
@@ -127,7 +127,7 @@ def waiting_bytes(model: Any, activations: Activations, *, bf16: bool) -> int:
 
 
 def draw_bytes(top_p: float, top_k: int | None) -> int:
-    """Bytes per row and token of the vocabulary of a decoding step that draws so."""
+    """Return the bytes per row and vocabulary token of a decoding step with these sampling settings."""
     if top_k is not None:
         return TOP_K_BYTES
     return DRAW_BYTES if top_p == 1 else TOP_P_BYTES
@@ -136,7 +136,7 @@ def draw_bytes(top_p: float, top_k: int | None) -> int:
 def decoding_bytes(
     model: Any, rows: int, prompts: int, prompt: int, most: int, *, bf16: bool, draw: int = DRAW_BYTES
 ) -> tuple[float, float]:
-    """Bytes of the keys and values of so many rows and prompts at their longest, and of all else that decoding adds."""
+    """Return the bytes of keys and values for these rows and prompts at their longest, and of everything else."""
     token, row = kv_bytes(kv_sizes(model), 2 if bf16 else 4, most)
     copies = _copied_bytes(model)
     width, (by_hidden, by_forward, by_attention) = _widths(model), PREFILL_BYTES[bf16]
@@ -146,7 +146,7 @@ def decoding_bytes(
 
 
 def _copied_bytes(model: Any) -> float:
-    """Return the copies of matrices that a decoding step multiplies together with others, or with adapters merged."""
+    """Return the bytes of matrices copied for a decoding step: concatenated ones, or ones with merged adapters."""
     if not supports_decoder_step(model):
         return 0.0
     joined = tuple(f"{name}_proj" for name in ("q", "k", "v", "gate", "up"))

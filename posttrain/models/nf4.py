@@ -1,6 +1,6 @@
-"""Frozen matrices in 4 bits (NF4, Dettmers 2023), for QLoRA: the quantiles of a normal distribution, scaled by block.
+"""Frozen 4-bit matrices (NF4, Dettmers 2023) for QLoRA: quantiles of a normal distribution, scaled by block.
 
-W ~ C[codes] * s      s = max |W| of a block of 64 numbers; bitsandbytes' format, and its numbers
+W ~ C[codes] * s      s = max |W| of a block of 64 numbers; same format and numbers as bitsandbytes
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from posttrain.models.forward.forward import backbone
 
 BLOCK = 64
 PART_BLOCKS = {"cpu": 2**14}
-"""Blocks of a matrix that are made at a time: what a CPU's cache holds."""
+"""The blocks of a matrix that are made at a time, so that they fit a CPU's cache."""
 GPU_PART_BLOCKS = 2**20
-"""The same on a GPU, where each part costs four launches: most matrices in one."""
+"""The same on a GPU, where each part costs four launches. Most matrices are made in one part."""
 PART_BYTES = 6
-"""Bytes for each number of such a part: its indices, and its values in float32."""
+"""Bytes per number of such a part: its indices, and its values in float32."""
 LEVELS = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
     *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
@@ -30,7 +30,7 @@ LEVELS = (
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """(codes, two in a byte; the scale of each block)."""
+    """Return the codes, two per byte, and the scale of each block."""
     levels = torch.tensor(LEVELS, device=weight.device)
     flat = nn.functional.pad(weight.detach().float().flatten(), (0, -weight.numel() % BLOCK)).view(-1, BLOCK)
     scales = flat.abs().amax(1)
@@ -47,14 +47,14 @@ def level_pairs() -> Tensor:
 
 
 def part_blocks(device: torch.device) -> int:
-    """Blocks of a matrix that are made at a time."""
+    """Return the number of blocks of a matrix that are made at a time."""
     return PART_BLOCKS.get(device.type, GPU_PART_BLOCKS)
 
 
 def dequantise(
     codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.dtype = torch.float32, pairs: Tensor | None = None
 ) -> Tensor:
-    """Return the matrix that the codes stand for, made in parts: a part's indices take many times its own memory.
+    """Return the matrix of these codes. It is made in parts, because a part's indices take many times its memory.
 
     `pairs`: `level_pairs`, on the device.
     """
@@ -69,14 +69,14 @@ def dequantise(
 
 
 def dense_bytes(model: nn.Module, itemsize: int, device: torch.device) -> int:
-    """Return what the largest matrix in 4 bits takes while it is whole, and the part of it that is made last."""
+    """Return the bytes of the largest 4-bit matrix while it is whole, plus its last part during creation."""
     sizes = [layer.in_features * layer.out_features for layer in model.modules() if isinstance(layer, Nf4Linear)]
     most = max(sizes, default=0)
     return itemsize * most + PART_BYTES * min(most, part_blocks(device) * BLOCK)
 
 
 class Nf4Linear(nn.Linear):
-    """A frozen linear layer in 4 bits; its matrix is made again for each product."""
+    """A frozen 4-bit linear layer. Its matrix is created again for each product."""
 
     def __init__(self, linear: nn.Linear) -> None:
         nn.Module.__init__(self)
@@ -94,14 +94,14 @@ class Nf4Linear(nn.Linear):
         return dequantise(self.weight, self.scales, shape, dtype, self.pairs)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name that nn.Linear has)
-        """x W^T + b."""
+        """Return x W^T + b."""
         y: Tensor = _Product.apply(input, self)  # type: ignore[no-untyped-call]
         bias: Tensor | None = self.bias
         return y if bias is None else y + bias.to(y.dtype)
 
 
 class _Product(torch.autograd.Function):
-    """x W^T without keeping W for the backward pass."""
+    """x W^T without storing W for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: Nf4Linear) -> Tensor:
@@ -114,7 +114,7 @@ class _Product(torch.autograd.Function):
 
 
 def quantise_model(model: Any) -> None:
-    """Replace the linear layers under the head by frozen ones in 4 bits, in place."""
+    """Replace the linear layers below the head by frozen 4-bit layers, in place."""
     core = backbone(model)
     for name in [name for name, _ in _linear_layers(core)]:  # a list of layers would hold all in float32
         core.set_submodule(name, Nf4Linear(core.get_submodule(name)))
@@ -122,7 +122,7 @@ def quantise_model(model: Any) -> None:
 
 @torch.no_grad()
 def round_model(model: Any) -> None:
-    """Give the same layers the numbers that 4 bits keep: the model that an adapter was trained on."""
+    """Round the same layers to the values that 4 bits keep, to get the model that an adapter was trained on."""
     for _, linear in _linear_layers(backbone(model)):
         linear.weight.copy_(dequantise(*quantise(linear.weight), linear.weight.shape))
 

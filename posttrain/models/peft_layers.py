@@ -1,4 +1,4 @@
-"""Models that a caller has wrapped with peft: a whole model with the adapters merged, as `load_model` reads it."""
+"""Models that a caller has wrapped with peft: make a whole model with the adapters merged, as `load_model` reads it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from posttrain.models.adapters import adapter_of
 
 
 def has_peft_layers(model: Any) -> bool:
-    """Return whether a caller's model has layers of peft; models that posttrain gave an adapter are not among them."""
+    """Return whether the caller's model has peft layers. Models with posttrain's own adapter do not count."""
     return adapter_of(model) is None and any(_is_wrapper(part) for part in model.modules())
 
 
 @torch.no_grad()
 def merged_copy(model: Any) -> Any:
-    """Return a plain model with the adapters merged, in host memory; it shares the weights that no adapter changes."""
+    """Return a plain model with merged adapters in host memory. It shares weights that no adapter changes."""
     changed = {id(part) for layer in model.modules() if _is_wrapper(layer) for part in _tensors(layer)}
     memo: dict[int, Any] = {id(part): _on_host(part) if id(part) in changed else part for part in _tensors(model)}
     whole = copy.deepcopy(model, memo)
@@ -42,18 +42,18 @@ def _tensors(part: Any) -> list[torch.Tensor]:
 
 
 def _on_host(part: torch.Tensor) -> torch.Tensor:
-    """Return a copy in host memory: the device may have no room for another one."""
+    """Return a copy in host memory, because the device may have no room for another one."""
     copied = part.detach().to("cpu", copy=True)
     return torch.nn.Parameter(copied, part.requires_grad) if isinstance(part, torch.nn.Parameter) else copied
 
 
 def _is_wrapper(part: Any) -> bool:
-    """Return whether a module is peft's, around one of the model's own."""
+    """Return whether a module is peft's wrapper around one of the model's own."""
     return hasattr(part, "unload_and_optionally_merge_module") or hasattr(part, "get_base_layer")
 
 
 def _replace(model: Any, name: str, wrapper: Any) -> None:
-    """Put a layer with its adapter merged in the place of peft's wrapper."""
+    """Replace peft's wrapper by a layer with the adapter merged."""
     if hasattr(wrapper, "unload_and_optionally_merge_module"):
         plain = wrapper.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
     else:

@@ -1,4 +1,4 @@
-"""The shape of a model from scratch: Qwen3's architecture, or its mixture of experts."""
+"""The shape of a model from scratch: Qwen3, or its mixture of experts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from posttrain.settings.params import Params
 
 
 class ScratchParams(Params):
-    """The shape of a model from scratch (Qwen3's architecture, with experts Qwen3-MoE's)."""
+    """The shape of a model from scratch: Qwen3, or Qwen3-MoE if it has experts."""
 
     layers: int = Field(3, ge=1, le=1000, description="decoder layers")
     width: int = Field(64, ge=8, le=100_000, description="hidden size")

@@ -18,21 +18,21 @@ from posttrain.rollout import token_rows
 from posttrain.text.packing import pack
 
 ROWS = ((0, 1, 2), (3, 4))
-"""Two rows, so that what leaks from one into the other shows; the second has a token to decode."""
+"""Two rows, so that leaks between them show. The second has a token to decode."""
 NEXT = 5
 TOLERANCE = 1e-3
-"""Of the largest value: rounding is far below it, a wrong mask or position far above."""
+"""As a share of the largest value. Rounding is far below it, a wrong mask or position far above."""
 SOFTCAP_SCALE = 100.0
-"""Hidden states are multiplied by this, so that a soft cap of the logits shows."""
+"""The factor for hidden states, so that a soft cap of the logits shows."""
 TESTED_FAMILY = "Use a model of a family that docs/models.md lists"
 KINDS = {"full_attention", "sliding_attention"}
 FAULTS = (ArithmeticError, AttributeError, LookupError, ModelError, RuntimeError, TypeError, ValueError)
-"""Raised by transformers' models for unknown arguments, and by our attention for what it does not support."""
+"""Errors of transformers' models for unknown arguments, and of our attention for unsupported ones."""
 
 
 @torch.inference_mode()
 def verify_forward(model: Any, where: str) -> None:
-    """Run the model packed where that gives the values of its own code, else in padded rows, else refuse it."""
+    """Run the model packed if that gives its own values, else in padded rows, else reject it."""
     first, second = ([token % model.config.get_text_config().vocab_size for token in row] for row in ROWS)
     rows = [first, [*second, NEXT % model.config.get_text_config().vocab_size]]
     head = None if type(model).__name__.endswith("ForSequenceClassification") else head_of(model)
@@ -64,7 +64,7 @@ def verify_forward(model: Any, where: str) -> None:
 
 
 def _scaled_head(model: Any, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Return the head's inputs, scaled so that a soft cap shows, and the model's logits of them."""
+    """Return the head's inputs, scaled so that a soft cap shows, and the model's logits for them."""
     scaled: list[Tensor] = []
 
     def scale(_: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
@@ -80,13 +80,13 @@ def _scaled_head(model: Any, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
 
 
 def _close(values: Tensor, expected: Tensor) -> bool:
-    """Equal but for rounding."""
+    """Return whether values are equal except for rounding."""
     size = float(expected.abs().max())
     return torch.allclose(values, expected, rtol=0, atol=TOLERANCE * size)
 
 
 def _fault(run: Callable[[], Tensor], head: Head | None, expected: Tensor) -> str | None:
-    """Return what is wrong with the hidden states of a run, if anything is."""
+    """Return what is wrong with the hidden states of a run; None if nothing is."""
     try:
         states = run()
     except FAULTS as error:
@@ -113,7 +113,7 @@ class _WindowRecorder(PromptAttention):
 
 
 def _packed_and_decoded(model: Any, rows: list[list[int]]) -> Tensor:
-    """Return the last hidden states of both rows' tokens, of which the last is decoded."""
+    """Return the last hidden states of both rows' tokens. The last token is decoded."""
     text = model.config.get_text_config()
     odd = sorted(set(getattr(text, "layer_types", None) or ()) - KINDS)
     if odd:
@@ -132,7 +132,7 @@ def _packed_and_decoded(model: Any, rows: list[list[int]]) -> Tensor:
 
 
 def _decodes_from_its_own_cache(model: Any, rows: list[list[int]], expected: Tensor) -> bool:
-    """Return whether its own cache gives the logits of whole rows, also when rows share a prompt and one leaves."""
+    """Return whether its own cache gives the logits of whole rows, even if rows share a prompt and one leaves."""
     decoder, device = OwnCacheDecoder(model), device_of(model)
     first, second = rows
     try:
@@ -148,20 +148,20 @@ def _decodes_from_its_own_cache(model: Any, rows: list[list[int]], expected: Ten
 
 
 def _reference(run: Any, rows: list[list[int]]) -> Tensor:
-    """Return the logits of each row by itself, or the last hidden states of a backbone."""
+    """Return the logits of each row run alone, or the last hidden states of a backbone."""
     device = device_of(run)
     outputs = [run(input_ids=torch.tensor([row], device=device), use_cache=False) for row in rows]
     return torch.cat([(output.logits if "logits" in output else output.last_hidden_state)[0] for output in outputs])
 
 
 def device_of(model: Any) -> torch.device:
-    """Return where the model's weights are."""
+    """Return the device of the model's weights."""
     found: torch.device = next(model.parameters()).device
     return found
 
 
 def _slides(config: Any) -> bool:
-    """Return whether some layer sees a sliding window, as far as the config of this class says."""
+    """Return whether some layer has a sliding window, as far as the config of this class says."""
     known = {field.name for field in dataclasses.fields(config)}
     kinds = getattr(config, "layer_types", None) or ("sliding_attention",)
     has_window = "sliding_window" in known and config.sliding_window is not None

@@ -1,9 +1,9 @@
-"""Models divided among the processes of a run by torch's FSDP2.
+"""Models sharded across the processes of a run with torch's FSDP2.
 
 Each process keeps some rows of every weight and gathers a layer's weights while that layer is computed. Gradients are
-sums over the processes: losses are divided by what counts of the whole step before, so nothing is averaged.
+sums over the processes. Losses are divided by the counts of the whole step first, so nothing is averaged.
 
-FSDP is imported where it is used: that takes most of a second, which a run of one process does not need.
+FSDP is imported only on use, because that takes most of a second and a run of one process does not need it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SCOPE = "posttrain_scope"
 """The method of a sharded model that runs a function with its weights gathered."""
 
 WHOLE = "posttrain_whole"
-"""Whether a sharded model is gathered whole."""
+"""The attribute that says whether a sharded model is gathered."""
 
 T = TypeVar("T")
 
 
 def mesh_of(device: torch.device, shards: int | None) -> DeviceMesh:
-    """Return all processes, or groups of `shards` processes of which each group holds the whole model (HSDP)."""
+    """Return all processes, or groups of `shards` processes that each hold the whole model together (HSDP)."""
     from torch.distributed.device_mesh import init_device_mesh
 
     size = world.count()
@@ -47,7 +47,7 @@ def mesh_of(device: torch.device, shards: int | None) -> DeviceMesh:
 
 
 def shard(model: Any, mesh: DeviceMesh, *, bf16: bool) -> Any:
-    """Divide the model's weights among the processes of the mesh, layer by layer, in place."""
+    """Shard the model's weights across the processes of the mesh, layer by layer, in place."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -71,24 +71,24 @@ def shard(model: Any, mesh: DeviceMesh, *, bf16: bool) -> Any:
 
 
 def _gather_backwards(modules: Sequence[Any]) -> None:
-    """In a backward pass let each module gather the one before it ahead of time, and the first one nothing.
+    """Let each module prefetch the one before it in a backward pass, and the first one nothing.
 
     FSDP would follow the order of all forward passes since the last backward pass. Processes that sample run different
-    numbers of them: some would then gather what others do not, and all would wait for each other.
+    numbers of them, so some would gather what others do not, and all would wait for each other.
     """
     for before, module in zip([modules[0], *modules], modules, strict=False):
         module.set_modules_to_backward_prefetch([before])
 
 
 def is_sharded(model: Any) -> bool:
-    """Return whether the model is divided among processes."""
+    """Return whether the model is sharded."""
     return hasattr(model, SCOPE)
 
 
 def gathered(model: Any, function: Callable[[], T]) -> T:
-    """Return the function's result, computed with the weights outside the layers gathered; the layers gather their own.
+    """Return the function's result with the weights outside the layers gathered. The layers gather their own.
 
-    Results with a gradient must be tensors, or tuples, lists and dicts of them: FSDP looks for them.
+    Results with a gradient must be tensors, or tuples, lists and dicts of tensors, because FSDP searches for them.
     """
     if not is_sharded(model):
         return function()
@@ -98,7 +98,7 @@ def gathered(model: Any, function: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def whole(*models: Any) -> Iterator[None]:
-    """Hold all weights of the models in this process, e.g. to decode with them."""
+    """Gather all weights of the models in this process, e.g. for decoding."""
     divided = [model for model in models if is_sharded(model)]
     for model in divided:
         gathered(model, lambda: None)  # FSDP finds out at first use which module is the root
@@ -122,7 +122,7 @@ def is_whole(model: Any) -> bool:
 
 
 def _free_after_use(model: Any) -> None:
-    """Free each layer's weights after its forward pass; what lies outside the layers waits for a backward pass."""
+    """Free each layer's weights after its forward pass. Weights outside the layers wait for a backward pass."""
     trained = any(part.requires_grad for part in model.parameters())
     for part in _sharded_modules(model):
         part.set_reshard_after_forward(part is not model or not trained, recurse=False)
@@ -135,33 +135,33 @@ def _sharded_modules(model: nn.Module) -> list[FSDPModule]:
 
 
 def is_divided(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Return whether each process holds some of the tensor's rows."""
+    """Return whether each process holds only some of the tensor's rows."""
     return hasattr(tensor, "full_tensor")
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """Return what this process holds of a tensor: some rows of one that is divided."""
+    """Return this process's part of a tensor: if it is sharded, some rows."""
     return tensor.to_local() if is_divided(tensor) else tensor
 
 
 def full(tensor: Tensor) -> Tensor:
-    """Return the whole tensor; every process must ask for it."""
+    """Return the whole tensor. Every process must call this."""
     return tensor.full_tensor() if is_divided(tensor) else tensor
 
 
 def place_of(tensor: DTensor) -> tuple[int, int]:
-    """(which part of the rows this process holds, among how many parts)."""
+    """Return (the index of this process's part of the rows, the number of parts)."""
     mesh = tensor.device_mesh
     return mesh.get_local_rank(mesh.ndim - 1), mesh.size(mesh.ndim - 1)
 
 
 def writes(tensor: DTensor) -> bool:
-    """Return whether this process is the one that writes its rows: of copies, the first."""
+    """Return whether this process writes its rows. Among copies, the first does."""
     return tensor.device_mesh.ndim == 1 or tensor.device_mesh.get_local_rank(0) == 0
 
 
 def own_rows(tensor: Tensor, like: Tensor) -> Tensor:
-    """Of a whole tensor, the rows that this process holds of `like`."""
+    """Return the rows of a whole tensor that this process holds of `like`."""
     if not is_divided(like):
         return tensor
     part, parts = place_of(like)
@@ -170,7 +170,7 @@ def own_rows(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def as_divided(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a whole tensor divided as `like` is."""
+    """Return a whole tensor sharded like `like`."""
     from torch.distributed.tensor import DTensor
 
     if not is_divided(like):
@@ -183,5 +183,5 @@ def as_divided(tensor: Tensor, like: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fill(target: Tensor, tensor: Tensor) -> None:
-    """Copy a whole tensor into one that may be divided."""
+    """Copy a whole tensor into one that may be sharded."""
     own_part(target).copy_(own_rows(tensor, target))

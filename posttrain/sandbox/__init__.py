@@ -1,1 +1,1 @@
-"""Runs programs that nobody has read: isolated by the Linux kernel, judged by another process (docs/rewards.md)."""
+"""Run untrusted programs, isolated by the Linux kernel and judged by another process (docs/rewards.md)."""

@@ -1,4 +1,4 @@
-"""`python -m posttrain.sandbox`: what isolation this machine gives to programs."""
+"""`python -m posttrain.sandbox`: show which isolation mechanisms this machine offers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIVES = {
 
 
 def main() -> int:
-    """Print the mechanisms; the exit status is 1 where programs cannot be isolated."""
+    """Print the mechanisms. Exit with 1 if programs cannot be isolated."""
     try:
         box = Sandbox()
     except (SandboxError, SandboxFailed) as error:

@@ -1,6 +1,6 @@
-"""What runs inside: a program with its input, a program that answers calls, and tests that call it in its process.
+"""The code that runs inside the sandbox: a program with input, a program that answers calls, and tests that call it.
 
-A program and its tests share no process: the tests ask over a socket and get plain values back (`values`).
+A program and its tests run in separate processes. The tests call over a socket and get plain values back (`values`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from posttrain.sandbox.values import NotPlainError, dumps, loads
 
 LARGEST_MESSAGE: Final = 4 * 2**20
 SHOWN: Final = 300
-"""Characters of an error that a reason shows."""
+"""The most characters of an error in a reason."""
 
 
 def run_program(source: str) -> int:
-    """Run a program as `python program.py` would; its exit status."""
+    """Run a program like `python program.py`. Return its exit status."""
     names = _namespace("__main__")
     try:
         exec(_compiled(source, "<program>"), names)
@@ -49,7 +49,7 @@ def run_program(source: str) -> int:
 
 
 def answer_calls(given: dict[str, Any], connection: socket.socket) -> None:
-    """Run a program's definitions, and then the calls that its tests ask for, until they hang up."""
+    """Run a program's definitions, then the calls that its tests request, until they hang up."""
     names = _namespace("solution")
     try:
         exec(_compiled(given["setup"], "<setup>"), names)
@@ -81,7 +81,7 @@ class Remote:
         """The last exception that came from the program."""
 
     def loaded(self) -> str:
-        """Return why the program's definitions failed; empty: they did not."""
+        """Return why the program's definitions failed; empty if they did not."""
         try:
             self._answer()
         except Exception as error:  # noqa: BLE001  of any type, by its name
@@ -89,7 +89,7 @@ class Remote:
         return ""
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Return a function that calls the program's."""
+        """Return a function that calls the program's function."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if self.ended:
@@ -123,7 +123,7 @@ class Remote:
 
 
 class Tests(ast.NodeTransformer):
-    """Tests as code that counts its assertions: `assert f(1) == 2` and so on, `check(candidate)`, or `test_*`."""
+    """Tests as code that counts its assertions: `assert f(1) == 2` etc., `check(candidate)`, or `test_*`."""
 
     def __init__(self, remote: Remote, share: bool) -> None:  # noqa: FBT001
         self.remote, self.share = remote, share
@@ -131,7 +131,7 @@ class Tests(ast.NodeTransformer):
         self.cut, self.reason = False, ""
 
     def run(self, given: dict[str, Any]) -> None:
-        """Run the tests of a program; the counts say what became of them."""
+        """Run the tests of a program. The counts are the result."""
         tree = ast.parse(given["tests"])
         self._lines = given["tests"].splitlines()
         names = _namespace("tests")
@@ -152,7 +152,7 @@ class Tests(ast.NodeTransformer):
                 self._fail_with(error, 0)
 
     def verdict(self) -> dict[str, Any]:
-        """Return the reply to the parent."""
+        """Return the reply for the parent."""
         fault = self.remote.fault
         if not fault and not self.passed + self.failed and not self.remote.ended:
             if not self.asserts:
@@ -167,7 +167,7 @@ class Tests(ast.NodeTransformer):
         return {"passed": self.passed, "failed": self.failed, "count": count, "reason": self.reason, "fault": fault}
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        """`assert x` becomes: if x, count it; else, or if x raises, count it as failed."""
+        """Rewrite `assert x`: if x is true, count it; otherwise, or if x raises, count it as failed."""
         self.asserts += 1
         template = (
             "try:\n if 0: __passed__()\n else: __failed__(0)\nexcept Exception as __error__: __raised__(__error__, 0)"
@@ -192,7 +192,7 @@ class Tests(ast.NodeTransformer):
             raise error
 
     def _fail_with(self, error: Exception, line: int) -> None:
-        """Count a failure; errors that the program had no part in are the tests' own."""
+        """Count a failure. Errors without the program's involvement are the tests' own."""
         self.failed += 1
         failed = isinstance(error, AssertionError) and str(error) == self._line(line)
         self.reason = self.reason or (self._line(line) if failed else f"{self._line(line)} {_shown(error)}".strip())
@@ -204,13 +204,13 @@ class Tests(ast.NodeTransformer):
 
 
 def _is_of_tests(error: BaseException) -> bool:
-    """Return whether the tests' own text raised it, not a text of the program that they evaluate."""
+    """Return whether the tests' own text raised the error, not program text that they evaluate."""
     frames = traceback.extract_tb(error.__traceback__)
     return not frames or frames[-1].filename in ("<tests>", "<setup>") or frames[-1].filename.startswith("<frozen")
 
 
 class _Solution(types.ModuleType):
-    """The program as a module, for tests that say `from solution import f`."""
+    """The program as a module, for tests with `from solution import f`."""
 
     def __init__(self, name: str, remote: Remote) -> None:
         super().__init__(name)
@@ -223,7 +223,7 @@ class _Solution(types.ModuleType):
 
 
 def run_tests(given: dict[str, Any], connection: socket.socket) -> dict[str, Any]:
-    """Return the verdict of tests on the program at the other end of the connection."""
+    """Return the tests' verdict on the program at the other end of the connection."""
     remote = Remote(connection)
     tests = Tests(remote, given["share"])
     if why := remote.loaded():
@@ -234,7 +234,7 @@ def run_tests(given: dict[str, Any], connection: socket.socket) -> dict[str, Any
 
 
 def free_names(tests: str) -> list[str]:
-    """Return the names that tests use and neither define nor import: those of the program."""
+    """Return the names that tests use and neither define nor import, which the program must define."""
     tables, used, defined = [symtable.symtable(tests, "<tests>", "exec")], set(), set(dir(builtins))
     defined |= {symbol.get_name() for symbol in tables[0].get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     while tables:
@@ -247,7 +247,7 @@ def free_names(tests: str) -> list[str]:
 
 
 def _functions(tree: ast.Module) -> list[str]:
-    """Return the test functions that the tests define and do not call themselves."""
+    """Return the test functions that the tests define but do not call themselves."""
     called = {
         statement.value.func.id
         for statement in tree.body
@@ -260,7 +260,7 @@ def _functions(tree: ast.Module) -> list[str]:
 
 
 def _compiled(source: str | ast.Module, name: str) -> types.CodeType:
-    """Return a text as code, without the `from __future__` of this file."""
+    """Return a text as code, without this file's `from __future__`."""
     return compile(source, name, "exec", dont_inherit=True)
 
 
@@ -271,7 +271,7 @@ def _namespace(name: str) -> dict[str, Any]:
 
 
 def _exception(kind: str, message: str) -> Exception:
-    """Return the built-in exception of that name: StopIteration would silently end a loop of the tests."""
+    """Return the built-in exception with this name. StopIteration would silently end a loop in the tests."""
     found = getattr(builtins, kind, None)
     if (
         isinstance(found, type)
@@ -294,7 +294,7 @@ def _send(connection: socket.socket, message: bytes) -> None:
 
 
 def _receive(connection: socket.socket) -> bytes | None:
-    """Return the next message; None where the other end hung up."""
+    """Return the next message; None if the other end hung up."""
     head = _read(connection, 4)
     if head is None:
         return None
@@ -315,7 +315,7 @@ def _read(connection: socket.socket, size: int) -> bytes | None:
 
 
 def run(kind: str, source: str, connection: socket.socket | None) -> tuple[int, str]:
-    """Run one kind of process: its exit status, and its report."""
+    """Run one kind of process. Return its exit status and its report."""
     sys.argv[:] = ["program.py"]
     if kind == "program":
         return run_program(source), ""

@@ -1,7 +1,8 @@
-"""Judges each program in a process that a command of the user's starts in its own isolation: bwrap, runsc, docker run.
+"""Judge each program in a process that the user's command starts in its own isolation: bwrap, runsc, docker run.
 
-The command starts a Python that gets this package and the program on its input and prints the verdict. It judges as
-elsewhere: the same limits, the program and its tests apart, and what the kernel gives in there on top.
+The command starts a Python that reads this package and the program from its input and prints the verdict. It judges as
+elsewhere: with the same limits, the program and its tests in separate processes, and additionally the kernel's
+isolation inside.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SHOWN: Final = 300
 
 
 class Command:
-    """A user's command, in whose isolation programs are judged; each is started by it anew."""
+    """The user's command, in whose isolation programs are judged. It starts anew for each program."""
 
     alive: Final = True
 
@@ -81,11 +82,11 @@ class Command:
         return Verdict(**found["verdict"])
 
     def close(self) -> None:
-        """Do nothing: what it starts ends by itself."""
+        """Do nothing, because its processes end by themselves."""
 
 
 def judge_here(message: Mapping[str, Any]) -> None:
-    """Judge a program where the command has started this process, and print the verdict."""
+    """Judge a program in this process, which the command has started, and print the verdict."""
     linux.prctl(linux.PR_SET_DUMPABLE, 0)  # a program must not read the tests in this process
     with Sandbox(refuses=False) as box:
         found: dict[str, Any] = {"mechanisms": box.mechanisms}

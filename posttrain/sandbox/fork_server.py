@@ -1,7 +1,7 @@
-"""The process that all programs are forked from: it runs none itself, and holds nothing that a program may not see.
+"""The process that all programs are forked from. It runs none itself, and holds nothing that programs may not see.
 
-It starts once, enters namespaces, and forks for each program a process that is held to limits, Landlock and seccomp
-before it sees a byte of the program. It imports nothing but the standard library and this package.
+It starts once and enters namespaces. For each program it forks a process that is restricted by limits, Landlock and
+seccomp before it sees a byte of the program. It imports only the standard library and this package.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 from posttrain.sandbox import child, landlock, linux, namespaces, seccomp
 
 READY = b"ready\n"
-"""What a process reports when it is isolated and about to run the program."""
+"""The report of a process that is isolated and about to run the program."""
 
 
 class Isolation:
-    """What holds the programs of this process."""
+    """The isolation of this process's programs."""
 
     def __init__(self, base: Path, wanted: bool) -> None:  # noqa: FBT001
         self.found: dict[str, str] = {}
@@ -35,7 +35,7 @@ class Isolation:
             self._find(base)
 
     def _find(self, base: Path) -> None:
-        """Enter namespaces and make the rules, as far as the kernel gives them."""
+        """Enter namespaces and make the rules, as far as the kernel supports them."""
         self.found["namespaces"] = _attempt(lambda: namespaces.enter(base))
         self.found["seccomp"] = _attempt(lambda: _hold(None, seccomp.filter_code()))
         version = landlock.landlock_version()
@@ -53,7 +53,7 @@ class Isolation:
 
 
 def _hold(rules: int | None, code: bytes) -> None:
-    """Hold this process to Landlock and seccomp."""
+    """Restrict this process with Landlock and seccomp."""
     linux.drop_privileges()
     if rules is not None:
         landlock.restrict(rules)
@@ -63,7 +63,7 @@ def _hold(rules: int | None, code: bytes) -> None:
 
 
 def _attempt(step: Any) -> str:
-    """Return why a step fails, tried in a process that ends at once; empty: it does not."""
+    """Return why a step fails, tried in a temporary process; empty if it works."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -80,7 +80,7 @@ def _attempt(step: Any) -> str:
 
 
 def _child(request: dict[str, Any], files: dict[str, int], isolation: Isolation) -> None:
-    """Be the process of one program, and end."""
+    """Run one program in this process and exit."""
     os.setsid()
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.dup2(files.pop(name, min(number, 1)), number)  # both are /dev/null
@@ -134,7 +134,7 @@ def _fork(request: dict[str, Any], files: list[int], isolation: Isolation) -> di
 
 
 def _end(process: int, group: bool) -> dict[str, Any]:  # noqa: FBT001
-    """Kill a process, or its group where nothing keeps it from forking, and say what it used."""
+    """Kill a process, or its group if it could fork, and return its usage."""
     try:
         (os.killpg if group else os.kill)(process, signal.SIGKILL)
     except ProcessLookupError:  # it has no group yet, or ended
@@ -144,7 +144,7 @@ def _end(process: int, group: bool) -> dict[str, Any]:  # noqa: FBT001
 
 
 def main() -> None:
-    """Answer the parent until it hangs up; the kernel then ends all that is left."""
+    """Answer the parent until it hangs up. The kernel then ends everything that remains."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     Path("/proc/self/oom_score_adj").write_text("1000")  # out of memory, the kernel ends programs first

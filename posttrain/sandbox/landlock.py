@@ -1,4 +1,4 @@
-"""Landlock: what of the file system this process and its children may read and write (kernel.org/doc, landlock)."""
+"""Landlock: restrict which files this process and its children may read and write (kernel.org/doc, landlock)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Final
 from posttrain.sandbox.linux import syscall
 
 CREATE, ADD, RESTRICT = 444, 445, 446
-"""System calls, the same on every architecture."""
+"""System call numbers, which are the same on every architecture."""
 FIRST: Final = 3
-"""The first version that also stops files from being truncated (Linux 6.2)."""
+"""The first version that also prevents truncating files (Linux 6.2)."""
 READ_FILE, READ_DIR = 1 << 2, 1 << 3
 EXECUTE, MAKE_CHAR, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK = 1, 1 << 6, 1 << 9, 1 << 10, 1 << 11
 ALL_FILES: Final = {3: (1 << 15) - 1, 5: (1 << 16) - 1}
-"""Version -> every right on files that it knows."""
+"""Version -> all access rights on files that it supports."""
 ALL_NETWORK: Final = 3
 ALL_SCOPES: Final = 3
-"""Abstract sockets and signals of processes outside."""
+"""Abstract sockets, and signals to processes outside."""
 WRITE: Final = ALL_FILES[3] & ~(EXECUTE | MAKE_CHAR | MAKE_SOCK | MAKE_FIFO | MAKE_BLOCK)
 ON_FILES: Final = EXECUTE | READ_FILE | 1 << 1 | 1 << 14
-"""The rights that a file can have: read, write, truncate."""
+"""The rights that apply to files: read, write, truncate."""
 
 
 def landlock_version() -> int:
-    """Return the version of Landlock that the kernel has; 0: none."""
+    """Return the kernel's Landlock version; 0: none."""
     try:
         return syscall(CREATE, None, 0, 1)
     except OSError:
@@ -35,7 +35,7 @@ def landlock_version() -> int:
 
 
 def make_rules(read: Iterable[str], listed: Iterable[str], written: Iterable[str]) -> int:
-    """A file descriptor of rules: these paths may be read, listed or written with all below, and nothing else."""
+    """Return a file descriptor of rules: these paths with their contents may be read, listed or written, no others."""
     version = landlock_version()
     files = ALL_FILES[5 if version >= 5 else 3]
     fields = [files, *([ALL_NETWORK] if version >= 4 else []), *([ALL_SCOPES] if version >= 6 else [])]
@@ -48,7 +48,7 @@ def make_rules(read: Iterable[str], listed: Iterable[str], written: Iterable[str
 
 
 def restrict(rules: int) -> None:
-    """Hold this process to the rules for good."""
+    """Apply the rules to this process permanently."""
     syscall(RESTRICT, rules, 0)
 
 

@@ -1,4 +1,4 @@
-"""The calls to the Linux kernel that Python's standard library lacks, and the files that a program may read."""
+"""Linux kernel calls that Python's standard library lacks, and the files that a program may read."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ CAPABILITY_VERSION: Final = 0x20080522
 SYSTEM: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom")
 FOREIGN: Final = ("site-packages", "dist-packages")
-"""Folders of Python's library with other packages, which may hold the tests of a benchmark."""
+"""Folders of other packages in Python's library, which may contain the tests of a benchmark."""
 
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def machine() -> str:
-    """Return the processor architecture, as the tables of system calls name it."""
+    """Return the processor architecture as named in the tables of system calls."""
     return platform.machine()
 
 
 def libc(name: str, *args: Any) -> int:
-    """Call a function of the C library; a failure is an OSError that names it."""
+    """Call a function of the C library. A failure is an OSError with its name."""
     found: int = getattr(_LIBC, name)(*args)
     if found == -1:
         number = ctypes.get_errno()
@@ -42,7 +42,7 @@ def libc(name: str, *args: Any) -> int:
 
 
 def syscall(number: int, *args: Any) -> int:
-    """Call the kernel by number; integers are passed as 64 bits."""
+    """Call the kernel by number. Integers are passed as 64 bits."""
     return libc(
         "syscall", ctypes.c_long(number), *(ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args)
     )
@@ -67,13 +67,13 @@ def python_folders() -> list[str]:
 
 
 def system_files() -> list[str]:
-    """Shared libraries and devices that Python needs."""
+    """Return the shared libraries and devices that Python needs."""
     shared = [str(library) for library in sorted(Path(sys.base_prefix, "lib").glob("lib*.so*"))]
     return existing([*SYSTEM, *shared, *DEVICES])
 
 
 def readable() -> list[str]:
-    """The files and folders that a program may read: the standard library without other packages, and system files."""
+    """Return files and folders that a program may read: the standard library without other packages, system files."""
     return [*existing(entry for folder in python_folders() for entry in _entries(folder)), *system_files()]
 
 

@@ -1,4 +1,4 @@
-"""Namespaces: a file system with nothing but Python in it, no network, and a scratch folder of limited size."""
+"""Namespaces: a file system with only Python in it, no network, and a scratch folder of limited size."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MOUNTS, UTS, IPC, USER, NETWORK = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x4
 RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 DETACH: Final = 2
 SCRATCH: Final = "/tmp/scratch"
-"""A folder in a folder: Landlock does not see the place itself where another file system is mounted."""
+"""A folder inside a folder, because Landlock does not see the mount point of another file system itself."""
 
 
 def enter(base: Path) -> None:
-    """Move this process into namespaces of its own; `base` is an empty folder that becomes its root, read-only."""
+    """Move this process into new namespaces. `base`: an empty folder that becomes its read-only root."""
     user, group = os.getuid(), os.getgid()
     libc("unshare", USER | MOUNTS | NETWORK | IPC | UTS)
     Path("/proc/self/setgroups").write_text("deny")
@@ -47,14 +47,14 @@ def enter(base: Path) -> None:
 
 
 def mount_scratch(size: int, files: int) -> None:
-    """Give this process alone a scratch folder in memory of at most so many bytes and files."""
+    """Mount a private scratch folder in memory with at most this many bytes and files."""
     libc("unshare", MOUNTS)
     _mount("tmpfs", SCRATCH, "tmpfs", NOSUID | NODEV | NOEXEC, f"size={size},nr_inodes={files},mode=700")
     os.chdir(SCRATCH)
 
 
 def _show(path: Path, base: Path) -> None:
-    """Show a file or folder of the old root in the new one, read-only."""
+    """Mount a file or folder of the old root in the new one, read-only."""
     target = Path(f"{base}{path}")
     if target.exists():
         return
@@ -73,7 +73,7 @@ def _show(path: Path, base: Path) -> None:
 
 
 def _locked(path: Path) -> int:
-    """Return the flags of a mount that a user namespace must keep."""
+    """Return the mount flags that a user namespace must keep."""
     kept = {os.ST_NODEV: NODEV, os.ST_NOEXEC: NOEXEC, os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048}
     kept[os.ST_RELATIME] = 1 << 21
     found = os.statvfs(path).f_flag

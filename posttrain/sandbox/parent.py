@@ -1,4 +1,4 @@
-"""Starts isolated processes, holds them to their limits, and ends them."""
+"""Start isolated processes, enforce their limits, and end them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ importlib.import_module(sys.argv[4]).main()
 SEALS: Final = 0x0F
 """No more seals, no shrinking, no growing, no writing."""
 TICK: Final = 0.02
-"""Seconds between two looks at a process's time and threads."""
+"""Seconds between checks of a process's time and threads."""
 STARTED_IN: Final = 30.0
-"""Seconds in which the sandbox must have started."""
+"""Seconds within which the sandbox must start."""
 CLOCK: Final = 100
-"""The kernel's ticks per second in /proc, on every architecture that Linux has."""
+"""The kernel's ticks per second in /proc, which are the same on every Linux architecture."""
 ISOLATED: Final = ("namespaces", "landlock", "seccomp")
 
 
@@ -48,31 +48,31 @@ class SandboxError(RuntimeError):
 
 
 class SandboxFailed(Exception):  # noqa: N818  it says what happened to a program's run
-    """The sandbox broke, by no fault of the program."""
+    """The sandbox broke, and the program is not to blame."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may use."""
+    """The limits of a program."""
 
     seconds: float = 5.0
-    """Processor time; the clock may run four times as long, for a machine with other work."""
+    """CPU seconds. Wall time may be four times as long, for a machine with other work."""
     memory: int = 512 * 2**20
     scratch: int = 16 * 2**20
     files: int = 256
-    """In the scratch folder."""
+    """The number of files in the scratch folder."""
     output: int = 2**20
     threads: int = 32
     open_files: int = 64
 
     @property
     def wall(self) -> float:
-        """Seconds by the clock."""
+        """Seconds of wall time."""
         return 4 * self.seconds
 
 
 def kernel_kills() -> int:
-    """Return how many processes the kernel has killed for memory."""
+    """Return how many processes the kernel has killed for lack of memory."""
     file = Path("/proc/vmstat")
     words = file.read_text(encoding="ascii").split() if file.exists() else []
     return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
@@ -84,22 +84,22 @@ class Process:
 
     pid: int
     handle: int
-    """A file descriptor that can be read when the process has ended."""
+    """A file descriptor that becomes readable when the process has ended."""
     report: bytes = b""
-    """What it said before it ran the program, and the verdict of tests."""
+    """Its output before it ran the program, and the tests' verdict."""
     used: dict[str, Any] = field(default_factory=dict)
-    """How it ended, its processor seconds and its memory."""
+    """How it ended, its CPU seconds and its memory."""
     kills: int = field(default_factory=kernel_kills)
-    """The processes that the kernel had killed for memory when it began."""
+    """The number of processes that the kernel had killed for lack of memory before it began."""
 
     @property
     def starved(self) -> bool:
-        """Whether the kernel has killed processes for memory since it began."""
+        """Whether the kernel has killed processes for lack of memory since it began."""
         return kernel_kills() > self.kills
 
     @property
     def verdict(self) -> bytes:
-        """What it reported after it was ready; SandboxFailed where it never was."""
+        """Return its report after it was ready. Raise SandboxFailed if it never was."""
         ready, line, rest = self.report.partition(b"\n")
         if ready != b"ready":
             raise SandboxFailed(f"a process did not start: {self.report[:300].decode(errors='replace')}")
@@ -107,10 +107,10 @@ class Process:
 
 
 class Sandbox:
-    """Forks programs from one process that is isolated from this one; where it is not `alive`, make another.
+    """Forks programs from a process that is isolated from this one. If it is not `alive`, create another.
 
-    `found` has for each mechanism of the kernel why it is missing, or an empty text. Unless it `refuses`, those that
-    are there suffice.
+    `found` has, for each kernel mechanism, why it is missing, or an empty text. Unless `refuses` is set, the available
+    ones are sufficient.
     """
 
     def __init__(self, isolated: bool = True, refuses: bool = True) -> None:  # noqa: FBT001, FBT002
@@ -141,7 +141,7 @@ class Sandbox:
             raise _refusal(why)
 
     def _started(self) -> dict[str, str]:
-        """Return the first message of the process."""
+        """Return the process's first message."""
         try:
             message = self._control.recv(2**16)
         except OSError:
@@ -156,12 +156,12 @@ class Sandbox:
 
     @property
     def mechanisms(self) -> list[str]:
-        """The kernel's mechanisms that hold programs here."""
+        """The kernel's isolation mechanisms that are in use."""
         return [name for name, why in self.found.items() if not why]
 
     @property
     def holds(self) -> bool:
-        """Whether programs are isolated: their files by either mechanism, all else by seccomp."""
+        """Whether programs are isolated: files by either mechanism, everything else by seccomp."""
         return "seccomp" in self.mechanisms and bool({"namespaces", "landlock"} & {*self.mechanisms})
 
     @property
@@ -171,7 +171,7 @@ class Sandbox:
 
     @contextlib.contextmanager
     def process(self, kind: str, source: str, files: Mapping[str, int], limits: Limits) -> Iterator[Process]:
-        """An isolated process with these files; at the end it is killed, and has `report` and `used`."""
+        """Yield an isolated process with these files. At the end it is killed, and `report` and `used` are set."""
         read, write = os.pipe()
         found = None
         try:
@@ -213,7 +213,7 @@ class Sandbox:
         return answer
 
     def watch(self, process: Process, others: Sequence[Process], pipes: Mapping[int, bytearray], limits: Limits) -> str:
-        """Read the pipes until the process ends; why it was stopped, or an empty text."""
+        """Read the pipes until the process ends. Return why it was stopped; empty if it was not."""
         start = time.monotonic()
         poll = select.poll()
         for descriptor in (process.handle, *pipes):
@@ -234,7 +234,7 @@ class Sandbox:
                     return why
 
     def close(self) -> None:
-        """End the sandbox with all that runs in it."""
+        """End the sandbox with everything in it."""
         self._control.close()
         if self._process.poll() is None:
             self._process.kill()
@@ -252,7 +252,7 @@ class Sandbox:
 
 @contextlib.contextmanager
 def sealed(text: str) -> Iterator[int]:
-    """A file in memory that nobody can change."""
+    """Yield a file in memory that nobody can change."""
     import fcntl
 
     number = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -268,7 +268,7 @@ def sealed(text: str) -> Iterator[int]:
 
 
 def _over(process: Process, limits: Limits) -> str:
-    """Return which limit a process has passed."""
+    """Return which limit a process has exceeded."""
     try:
         fields = (
             Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
@@ -283,7 +283,7 @@ def _over(process: Process, limits: Limits) -> str:
 
 
 def _waited(process: Process) -> float:
-    """Seconds for which a process could run and had no processor."""
+    """Return the seconds for which a process could run but had no CPU."""
     try:
         return int(Path(f"/proc/{process.pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
     except (FileNotFoundError, ProcessLookupError):  # it has ended, or this kernel does not count

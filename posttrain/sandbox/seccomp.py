@@ -1,4 +1,4 @@
-"""seccomp: the system calls that a program may make. All others fail with EPERM, new ones of later kernels too."""
+"""seccomp: the system calls that a program may make. All others, including new ones, fail with EPERM."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ open 2 -|stat 4 -|lstat 6 -|poll 7 -|access 21 -|pipe 22 -|select 23 -|dup2 33 -
 mkdir 83 -|rmdir 84 -|creat 85 -|link 86 -|unlink 87 -|symlink 88 -|readlink 89 -|getpgrp 111 -|arch_prctl 158 -
 time 201 -|epoll_wait 232 -
 """
-"""Calls that are allowed with any arguments: name, and number on x86-64 and on 64-bit ARM."""
+"""Calls that are allowed with any arguments: name, and number on x86-64 and 64-bit ARM."""
 CLONE, CLONE3 = {"x86_64": 56, "aarch64": 220}, 435
 SIGNALS: Final = {"x86_64": (62, 234), "aarch64": (129, 131)}
-"""kill and tgkill: allowed to a program's own process."""
+"""kill and tgkill, which are allowed for a program's own process."""
 SOCKETPAIR: Final = {"x86_64": 53, "aarch64": 199}
 STREAMS: Final = (1, 0x80001, 0x801, 0x80801)
-"""A stream, also closed by exec or not blocking: other kinds send to the address of any socket with a name."""
+"""Stream sockets, with or without close-on-exec and nonblocking. Other kinds could send to any named socket."""
 OWN: Final = 0xA1B2C3D4
 """Stands for the process itself."""
 PRLIMIT: Final = {"x86_64": 302, "aarch64": 261}
 IOCTL, FCNTL = {"x86_64": 16, "aarch64": 29}, {"x86_64": 72, "aarch64": 25}
 IOCTLS: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-"""Is it a terminal, its size, bytes to read, blocking, close on exec."""
+"""Terminal test, terminal size, bytes to read, blocking, close on exec."""
 FCNTLS: Final = (0, 1, 2, 3, 4, 5, 6, 7, 1030, 1032)
-"""Copies, flags and locks; without the owner of a file, who gets its signals."""
+"""Copies, flags and locks, without setting the owner of a file, who gets its signals."""
 
 Instruction = tuple[int, int, int, int]
 
 
 def filter_code() -> bytes:
-    """Return the filter in the kernel's language (classic BPF), with a mark in place of the process that it is for."""
+    """Return the filter as classic BPF, with a placeholder for the process that it is for."""
     kind = machine()
     column = COLUMNS.index(kind) + 1
     rows = [row.split() for row in PLAIN.replace("\n", "|").split("|") if row]
@@ -84,7 +84,7 @@ def filter_code() -> bytes:
 
 
 def _if_argument(number: int, argument: int, values: Sequence[int], test: int = EQUAL) -> list[Instruction]:
-    """Allow a call where the lower half of an argument is one of these values."""
+    """Allow a call if the lower half of an argument is one of these values."""
     tests: list[Instruction] = [(test, len(values) - 1 - place, 0, value) for place, value in enumerate(values)]
     tests[-1] = (test, 0, 1, values[-1])
     return [
@@ -97,7 +97,7 @@ def _if_argument(number: int, argument: int, values: Sequence[int], test: int = 
 
 
 def install(code: bytes, process: int) -> None:
-    """Hold this process, and all it starts, to a filter for good."""
+    """Apply a filter to this process and everything it starts, permanently."""
     text = ctypes.create_string_buffer(code.replace(struct.pack("<I", OWN), struct.pack("<I", process)), len(code))
     header = ctypes.create_string_buffer(struct.pack("<QQ", len(code) // 8, ctypes.addressof(text)), 16)
     prctl(PR_SET_SECCOMP, 2, ctypes.addressof(header))

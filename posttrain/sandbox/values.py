@@ -1,6 +1,6 @@
-"""Plain values as JSON, so that nothing but data passes between a program and its tests.
+"""Plain values as JSON, so that only data passes between a program and its tests.
 
-What is read is of the built-in types themselves: a value cannot bring an `__eq__` of its own.
+Values that are read have built-in types, so a value cannot bring its own `__eq__`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BUILT_IN: Final[dict[str, Callable[[Any], Any]]] = {
     "iterator": iter,
 }
 MOST_ITEMS: Final = 1_000_000
-"""Of an iterator, which may be endless."""
+"""The most items of an iterator, which may be endless."""
 
 
 class NotPlainError(TypeError):
@@ -25,12 +25,12 @@ class NotPlainError(TypeError):
 
 
 def dumps(value: Any) -> bytes:
-    """Return a value of built-in types as JSON; iterators are used up."""
+    """Return a value of built-in types as JSON. Iterators are consumed."""
     return json.dumps(_plain(value)).encode()
 
 
 def loads(text: bytes) -> Any:
-    """Return the value that `dumps` wrote; ValueError for anything else."""
+    """Return the value that `dumps` wrote. Raise ValueError for anything else."""
     try:
         return _value(json.loads(text))
     except (TypeError, KeyError, AttributeError, RecursionError) as error:

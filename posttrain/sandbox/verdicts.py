@@ -1,4 +1,4 @@
-"""What a program's tests say of it. The expected results are never in the program's process."""
+"""Judge a program with its tests. The expected results are never in the program's process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = 300
 
 @dataclass(frozen=True)
 class Verdict:
-    """How many tests a program passed, and why not all."""
+    """The number of tests that a program passed, and why not all."""
 
     passed: int
     count: int
@@ -26,19 +26,19 @@ class Verdict:
     fault: str = ""
     """Why the tests cannot judge any program."""
     seconds: float = 0.0
-    """Processor time of the program."""
+    """CPU seconds of the program."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """An input of a program, and the output that it must give."""
+    """An input of a program, and the expected output."""
 
     stdin: str
     stdout: str
 
 
 def judged(box: Sandbox, request: Mapping[str, Any], limits: Limits) -> Verdict:
-    """Return the verdict on a request of plain values: the arguments of run_tests, or of run_cases."""
+    """Return the verdict on a request of plain values: the arguments of run_tests or run_cases."""
     if "cases" not in request:
         return run_tests(box, limits=limits, **request)
     cases = [Case(*case) for case in request["cases"]]
@@ -46,7 +46,7 @@ def judged(box: Sandbox, request: Mapping[str, Any], limits: Limits) -> Verdict:
 
 
 def run_cases(box: Sandbox, code: str, cases: Sequence[Case], limits: Limits, share: bool = False) -> Verdict:  # noqa: FBT001, FBT002
-    """Run a program on each input in a process of its own; without `share` up to the first that it fails."""
+    """Run a program on each input in a separate process. Without `share`, stop at the first failure."""
     passed, reason, seconds = 0, "", 0.0
     for number, case in enumerate(cases, start=1):
         printed, why, used = run_program(box, code, case.stdin, limits)
@@ -61,7 +61,7 @@ def run_cases(box: Sandbox, code: str, cases: Sequence[Case], limits: Limits, sh
 
 
 def run_program(box: Sandbox, code: str, stdin: str, limits: Limits) -> tuple[str, str, float]:
-    """Return what a program printed, why it failed (empty: it did not), and its processor time."""
+    """Return a program's output, why it failed (empty if it did not), and its CPU time."""
     with contextlib.ExitStack() as stack:
         out, out_end = _pipe(stack)
         error, error_end = _pipe(stack)
@@ -86,7 +86,7 @@ def run_tests(
     entry_point: str | None = None,
     share: bool = False,  # noqa: FBT001, FBT002
 ) -> Verdict:
-    """Run tests in a process of their own, which calls the program's functions in another."""
+    """Run tests in their own process, which calls the program's functions in another process."""
     shared = {"setup": setup, "entry_point": entry_point}
     program = json.dumps({**shared, "code": code})
     judge = json.dumps({**shared, "tests": tests, "share": share})
@@ -115,7 +115,7 @@ def run_tests(
 
 
 def _check_started(processes: Sequence[Process], why: str) -> None:
-    """SandboxFailed where a process never ran, or the machine has no memory left."""
+    """Raise SandboxFailed if a process never ran, or the machine has no memory left."""
     for process in processes:
         process.verdict  # noqa: B018
     if why or any(process.used["status"] for process in processes):
@@ -141,5 +141,5 @@ def _ended(status: int) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of an output, without space at their ends and empty lines at the end."""
+    """Return the lines of an output, without trailing spaces and without empty lines at the end."""
     return [line.rstrip() for line in text.rstrip().split("\n")]

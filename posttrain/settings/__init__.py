@@ -1,1 +1,1 @@
-"""Typed settings: checked values, choices out of tables, and the user's own code by import path."""
+"""Typed settings: checked values, choices from tables, and the user's code by import path."""

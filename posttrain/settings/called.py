@@ -1,4 +1,4 @@
-"""Settings that a script makes by calling their class: mistakes are ParamsErrors, and algorithms keep their values."""
+"""Settings that a script creates by calling their class. Mistakes are ParamsErrors; algorithms provide defaults."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ else:
 
 
 class Called(ModelMetaclass):
-    """The class of settings that a script may make by a call; validation of plain data does not pass here."""
+    """The metaclass of settings that a script may create by a call. Validation of plain data does not use it."""
 
     if not TYPE_CHECKING:  # the fields are the arguments
 
         def __call__(cls, *args: Any, **given: Any) -> Any:  # noqa: N805  of a metaclass
             """Return the settings.
 
-            A class with a preset starts from the values of the algorithm: `OnlineConfig(algorithm="grpo", ...)` is
+            A class with a preset starts from the algorithm's values: `OnlineConfig(algorithm="grpo", ...)` equals
             `OnlineConfig.preset("grpo", ...)`.
             """
             named = cls.__name__
@@ -42,7 +42,7 @@ class Called(ModelMetaclass):
 
 
 def _refuse_no_algorithm(cls: Any, given: Mapping[str, Any]) -> NoReturn:
-    """Refuse settings of no algorithm, with the keys that its class has for none."""
+    """Raise because the algorithm is missing. Also report keys that the class does not have for any algorithm."""
     what = f"{cls.__name__}.algorithm is missing"
     try:
         cls.preset(cls.example, **given)

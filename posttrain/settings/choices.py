@@ -1,4 +1,4 @@
-"""Settings that choose one entry of a table, with the options of that entry: `NAME` or `{type: NAME, key: value}`."""
+"""Settings that choose an entry of a table, with the entry's options: `NAME` or `{type: NAME, key: value}`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from posttrain.settings.user_code import is_import_path, load_object
 
 
 class Options(Params):
-    """The options of one entry; `type` names the entry."""
+    """The options of one entry. `type` is the entry's name."""
 
     type: str
 
 
 class Entry(Protocol):
-    """A row of a table: the options that it reads, and its formula in a line."""
+    """An entry of a table: its options, and its formula as one line."""
 
     @property
     def options(self) -> type[Options]: ...
@@ -35,7 +35,7 @@ class Entry(Protocol):
 
 @dataclass(frozen=True)
 class Option:
-    """An entry that consists of its options only."""
+    """An entry that consists only of its options."""
 
     options: type[Options]
     formula: str
@@ -46,7 +46,7 @@ E = TypeVar("E", bound=Entry)
 
 @dataclass(frozen=True)
 class OneOf(Generic[E]):
-    """Marks a field as a choice out of a table; `own` are the classes that an import path may name, if any."""
+    """Marks a field as a choice from a table. `own`: the classes that an import path may name, if any."""
 
     table: Mapping[str, E]
     default: str
@@ -54,24 +54,24 @@ class OneOf(Generic[E]):
 
     @property
     def chosen(self) -> Any:
-        """The default, as a field of options takes it."""
+        """The default value for an options field."""
         return self.default
 
     def entry(self, name: str) -> E:
-        """Return the entry of that name, of the table or of the user's own."""
+        """Return the entry with this name, from the table or the user's code."""
         if name in self.table:
             return self.table[name]
         found: E = load_object(name, "type")
         return found
 
     def plain(self, value: Any, default: str) -> Any:
-        """Return the long form of what a file says; what is neither form is left for validation to refuse."""
+        """Return the long form of a value in a file. Values in neither form are left to validation."""
         if isinstance(value, str):
             return {"type": value}
         return {"type": default, **value} if isinstance(value, Mapping) else value
 
     def merged(self, base: Any, over: Any) -> Any:
-        """`over` on `base`: another type starts from its own defaults, the same type keeps what is not replaced."""
+        """Return `over` on top of `base`. Another type starts from its defaults; the same type keeps other values."""
         base = self.plain(self.default if base is None else base, self.default)
         over = self.plain(over, base["type"])
         same = isinstance(over, Mapping) and over["type"] == base["type"]
@@ -84,7 +84,7 @@ class OneOf(Generic[E]):
         return core_schema.with_info_before_validator_function(self._read, handler(source), serialization=serialize)
 
     def _read(self, value: Any, info: ValidationInfo) -> Any:
-        """Return the typed options of what a file says."""
+        """Return the typed options of a value in a file."""
         if isinstance(value, Options):
             return value
         data = self.plain(value, self.default)
@@ -132,7 +132,7 @@ class OneOf(Generic[E]):
 
 
 def choices_of(model: type[BaseModel]) -> Iterator[tuple[str, OneOf[Any]]]:
-    """Yield the fields of a model that choose out of a table."""
+    """Yield the fields of a model that choose from a table."""
     for name, info in model.model_fields.items():
         for mark in info.metadata:
             if isinstance(mark, OneOf):
@@ -140,7 +140,7 @@ def choices_of(model: type[BaseModel]) -> Iterator[tuple[str, OneOf[Any]]]:
 
 
 def merge_settings(model: type[BaseModel], base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings laid on those of a row, mapping by mapping, choices by their type."""
+    """Return settings merged into a preset's, mapping by mapping; choices by type."""
     merged = merge(base, over)
     for name, choice in choices_of(model):
         if name in over:
@@ -149,7 +149,7 @@ def merge_settings(model: type[BaseModel], base: Mapping[str, Any], over: Mappin
 
 
 def _wrong(reasons: Mapping[str, str]) -> ValidationError:
-    """Return an error at each of these keys."""
+    """Return an error for each of these keys."""
     errors = [
         InitErrorDetails(type=PydanticCustomError("option", "{why}", {"why": why}), loc=(key,), input=None)
         for key, why in reasons.items()

@@ -1,6 +1,6 @@
-"""What the program around the library tells it: where settings come from, which variables are secret, where files lie.
+"""What the program around the library provides: the place of settings, secret variables, folders.
 
-Each has a default for a program that tells nothing. The pipeline sets all of them in posttrain/pipeline/__init__.py.
+Each has a default. The pipeline sets all of them in posttrain/pipeline/__init__.py.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ class Host:
     """The program around the library."""
 
     settings_file: str = "settings"
-    """What errors call the place of the settings: the pipeline's file."""
+    """The name of the settings' place in errors; for the pipeline, its file."""
     secret_names: Callable[[], Iterable[str]] = tuple
-    """Returns names of environment variables whose values are secret, next to those with the name of a secret."""
+    """Returns the names of secret environment variables that do not look like secrets by name."""
     cache: Callable[[], Path | None] = _no_folder
-    """Returns the folder for what can be computed again, as tokenized rows; None: nothing is cached."""
+    """Returns the folder for caches, e.g. of tokenized rows; None: no caching."""
     root: Callable[[], Path] = Path
-    """Returns the folder in which environments of other tools lie, as `.venv-vllm`."""
+    """Returns the folder with other tools' environments, e.g. `.venv-vllm`."""
     fixes: Mapping[str, str] = field(default_factory=dict)
-    """Topic of an error -> the sentence that names the program's command for it, e.g. `reward`: how to try one."""
+    """Topic of an error -> a sentence with the program's command for it, e.g. `reward`: how to try a reward."""
 
     def fix(self, topic: str, plain: str) -> str:
-        """Return how to fix an error: by the program's command, or in plain words."""
+        """Return a fix with the program's command, or the plain one."""
         return self.fixes.get(topic, plain)
 
 

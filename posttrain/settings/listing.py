@@ -1,4 +1,4 @@
-"""Tables that are the listing of a folder: each file has rows in a mapping of the table's name; plugins add more."""
+"""Tables that list a folder: each file defines rows in a mapping with the table's name. Plugins add more rows."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _as_it_is(name: str, row: Any) -> Any:  # noqa: ARG001
 
 
 class Listing(Mapping[str, E]):
-    """Rows by name; the file of a row is imported when the row is looked up: a run imports only what it uses.
+    """Rows by name. A row's file is imported on lookup, so a run imports only what it uses.
 
-    Plugins add names to a listing with a group. A name of the folder wins over a plugin's: installing a package must
-    not change what a name in params.yaml means. `posttrain check` reports such a plugin.
+    Plugins add names to a listing with a group. A name in the folder takes precedence over a plugin's, because
+    installing a package must not change the meaning of a name in params.yaml. `posttrain check` reports such a plugin.
 
     Example: `Listing("posttrain.tasks", "TASKS")["two_step"]`.
     """
@@ -39,16 +39,18 @@ class Listing(Mapping[str, E]):
         group: str | None = None,
         adopt: Callable[[str, Any], E] = _as_it_is,
     ) -> None:
-        """`place`: a package or a module, or "" where all names are plugins; `finish(name, row)`: what is looked up.
+        """`place`: a package or module, or "" if all names are from plugins.
 
-        `group`: the plugins that have names here; `adopt(name, object)` returns the entry of a plugin's object, or
-        raises a ValueError or TypeError that says what is wrong with the object.
+        `finish(name, row)`: makes the looked-up entry.
+
+        `group`: the plugin group for this table. `adopt(name, object)`: returns the entry for a plugin's object, or
+        raises a ValueError or TypeError that says what is wrong with it.
         """
         self._place, self._table, self._finish, self.group, self._adopt = place, table, finish, group, adopt
 
     @cached_property
     def modules(self) -> dict[str, str]:
-        """Return row -> the module that has it; rows of plugins are not among them."""
+        """Return row -> its module, without plugins' rows."""
         return row_modules(self._place, self._table)
 
     def __getitem__(self, name: str) -> E:
@@ -76,7 +78,7 @@ class Listing(Mapping[str, E]):
         return sum(1 for _ in self)
 
     def is_foreign(self, name: str) -> bool:
-        """Return whether the entry is not the library's: a user's own by import path, or one of an installed plugin."""
+        """Return whether an entry is not the library's: the user's own by import path, or an installed plugin's."""
         if name in self.modules or self.group is None:
             return False
         found = plugins.registered(self.group).get(name, ())
@@ -87,14 +89,14 @@ class Listing(Mapping[str, E]):
 
 
 def usable(table: Mapping[str, E]) -> Iterator[tuple[str, E]]:
-    """Yield the rows of a table without plugins that are broken: a list of all names must not fail by one of them."""
+    """Yield the rows of a table, skipping broken plugins, which must not break a list of all names."""
     for name in table:
         with contextlib.suppress(PluginError):
             yield name, table[name]
 
 
 def why_unknown(table: Listing[Any], name: str) -> tuple[str, str]:
-    """Return why a table lacks a name, and how to fix it: its plugin is gone, or another name is meant."""
+    """Return why a table lacks a name and how to fix it: its plugin is missing, or another name is meant."""
     from posttrain.settings.params import did_you_mean
 
     if gone := plugins.registered(table.group or "").get(name):
@@ -104,7 +106,7 @@ def why_unknown(table: Listing[Any], name: str) -> tuple[str, str]:
 
 
 def looked_up(table: Listing[E], name: str, where: str) -> E:
-    """Return an entry; raise a ParamsError with the place that names it where there is none."""
+    """Return an entry. If there is none, raise a ParamsError with the place of the name."""
     if name in table:
         return table[name]
     what, fix = why_unknown(table, name)
@@ -112,7 +114,7 @@ def looked_up(table: Listing[E], name: str, where: str) -> E:
 
 
 def instance(*kinds: type) -> Callable[[str, Any], Any]:
-    """Return what adopts the object of a plugin: it has to be an instance of one of these classes."""
+    """Return a function that accepts a plugin's object if it is an instance of one of these classes."""
 
     def adopt(name: str, found: Any) -> Any:  # noqa: ARG001
         if not isinstance(found, kinds):
@@ -124,7 +126,7 @@ def instance(*kinds: type) -> Callable[[str, Any], Any]:
 
 
 def with_methods(interface: type) -> Callable[[str, Any], Any]:
-    """Return what adopts the object of a plugin: it has to have every public method of this class."""
+    """Return a function that accepts a plugin's object if it has every public method of this class."""
 
     def adopt(name: str, found: Any) -> Any:  # noqa: ARG001
         wanted = [key for key, value in vars(interface).items() if callable(value) and not key.startswith("_")]
@@ -136,7 +138,7 @@ def with_methods(interface: type) -> Callable[[str, Any], Any]:
 
 
 def row_modules(place: str, table: str) -> dict[str, str]:
-    """Return row -> the module that has it, without an import."""
+    """Return row -> its module, without importing."""
     return {name: module for module in listed_modules(place) for name in _rows(module, table)}
 
 
@@ -146,7 +148,7 @@ def _rows(module: str, table: str) -> list[str]:
 
 
 def tables(tree: ast.Module) -> dict[str, dict[str, ast.expr]]:
-    """Return the module's mappings that are written out with texts as keys: name -> key -> value."""
+    """Return the module's literal mappings with text keys: name -> key -> value."""
     found = {}
     for statement in tree.body:
         match statement:
@@ -163,7 +165,7 @@ def tables(tree: ast.Module) -> dict[str, dict[str, ast.expr]]:
 
 
 def listed_modules(place: str) -> list[str]:
-    """Return the modules of the library below a package, or the one of this name; none where the place is empty."""
+    """Return the library modules below a package, or the module with this name; empty for an empty place."""
     if not place:
         return []
     folder = LIBRARY.joinpath(*place.split("."))
@@ -172,5 +174,5 @@ def listed_modules(place: str) -> list[str]:
 
 
 def module_file(module: str) -> Path:
-    """Return the file of a module of the library that is no package."""
+    """Return the file of a library module that is not a package."""
     return LIBRARY.joinpath(*module.split(".")).with_suffix(".py")

@@ -1,4 +1,4 @@
-"""Names of settings in verl, OpenRLHF and older TRL -> ours, for the error about an unknown key."""
+"""Setting names in verl, OpenRLHF and older TRL -> our names, for errors about unknown keys."""
 
 from __future__ import annotations
 
@@ -58,4 +58,4 @@ OURS: Final[Mapping[str, tuple[str, ...]]] = {
     "dataset": ("data",),
     "lora_rank": ("adapter.rank",),
 }
-"""Their name -> the paths in a run that may take its place; those that a run does not have are not suggested."""
+"""Their name -> possible paths in a run. Paths that a run does not have are not suggested."""

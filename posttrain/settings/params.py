@@ -1,4 +1,4 @@
-"""Reads params.yaml into the typed parameters that each module owns; every mistake is reported at once."""
+"""Read params.yaml into the typed parameters of each module. All mistakes are reported at once."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from posttrain.settings.trl_names import TRL
 
 EXPLAINED = "docs/algorithms.md explains the keys"
 LARGEST = 1e12
-"""Beyond it a number is a slip of the hand, and what it would do is overflow or never end."""
+"""A larger number is a slip. It would overflow or never end."""
 ONE, SEVERAL = "form-one", "form-several"
-"""Tags of a key that takes one or a list; they are no part of a key's name."""
+"""Tags of a key that takes one value or a list. They are not part of a key's name."""
 SCIENTIFIC = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 HALF = re.compile("[\ud800-\udfff]")
 KEY = re.compile(r"(\w+)[\w.]*(?= = |: )")
-"""A key at the beginning of a message."""
+"""A key at the start of a message."""
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxstring, SHORT.maxlong, SHORT.maxother = 3, 80, 80, 80
-"""Shows values that a few anchors may have made larger than the memory."""
+"""Shortens shown values, which a few YAML anchors may have made larger than memory."""
 
 
 class Params(BaseModel):
-    """Base of every parameter model: frozen, strictly typed, unknown keys refused."""
+    """Base of every settings class: frozen, strictly typed, without unknown keys."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -46,7 +46,7 @@ class Params(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Read `1e-5` as a number: YAML 1.1, which other tools write, has it as a text."""
+        """Read `1e-5` as a number. YAML 1.1, which other tools write, reads it as a text."""
         if not isinstance(value, str) or not SCIENTIFIC.fullmatch(value):
             return value
         annotation = cls.model_fields[str(info.field_name)].annotation
@@ -67,9 +67,9 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def check(model: type[M], value: Any, *, where: str, file: str | None = None) -> M:
-    """Plain data as a typed model, or one error that lists every failure with its fix.
+    """Return plain data as a typed model, or raise one error with every failure and its fix.
 
-    `file`: where the settings are, by default where all settings are.
+    `file`: the place of these settings; by default the place of all settings.
     """
     try:
         return model.model_validate(value)
@@ -79,7 +79,7 @@ def check(model: type[M], value: Any, *, where: str, file: str | None = None) ->
 
 
 def faults(error: ValidationError, model: type[BaseModel], value: Any, where: str) -> str:
-    """Return every failure of a validation in the words of the settings, each with its fix."""
+    """Return every failure of a validation in terms of the settings, each with its fix."""
     lines = [_line(model, failure, where, value) for failure in error.errors(include_url=False)]
     return "; ".join(dict.fromkeys(lines))
 
@@ -90,7 +90,7 @@ PLAIN: Final = {
     "tuple_type": "give a list, e.g. [one, two]",
     "too_short": "give at least one",
 }
-"""pydantic's kinds of failures -> messages in the words of YAML."""
+"""pydantic's kinds of failures -> messages in YAML terms."""
 PLAIN_WORDS: Final = {
     bool: ("true or false", "true or false"),
     int: ("a whole number", "whole numbers"),
@@ -98,11 +98,11 @@ PLAIN_WORDS: Final = {
     str: ("a text", "texts"),
     NoneType: ("null", "null"),
 }
-"""Types of values -> one and several of them, in the words of YAML."""
+"""Types of values -> their singular and plural in YAML terms."""
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """Return a suggestion, or the list of what there is, or nothing."""
+    """Return a suggestion, a list of known names, or ""."""
     if near := nearest(word, known):
         return f"Did you mean '{near}'?"
     return f"Known here: {', '.join(sorted(known))[:1000]}" if known else ""
@@ -143,13 +143,13 @@ def _line(model: type[BaseModel], failure: Any, where: str, given: Any) -> str:
 
 
 def placed(message: str, where: str, keys: Collection[str]) -> str:
-    """Return a message with the place of the settings, or of the one of their keys that it begins with."""
+    """Return a message with the settings' place, or with the place of the key that it starts with."""
     key = KEY.match(message)
     return f"{where}.{message}" if key is not None and key[1] in keys else f"{where}: {message}"
 
 
 def _choice(model: type[BaseModel], path: Sequence[Any]) -> tuple[int, str] | None:
-    """Return where the path is that of one form among plain ones that a field may have, and their words."""
+    """Return the end of the path at a plain value of a field with several forms, and these forms as text."""
     for end in range(1, len(path)):
         for field in _fields(model, path[:end]):
             forms = [form for form in _forms(field.annotation) if form is not NoneType]
@@ -159,12 +159,12 @@ def _choice(model: type[BaseModel], path: Sequence[Any]) -> tuple[int, str] | No
 
 
 def _forms(annotation: Any) -> Sequence[Any]:
-    """Return the types of a union, or the one type."""
+    """Return the types of a union, or the single type."""
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
 def _words(annotation: Any, *, many: bool = False) -> str:
-    """Return what a plain type asks for, or many of it, in the words of YAML."""
+    """Return the YAML term for a plain type, or its plural."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _words(inner[0], many=many)
@@ -176,7 +176,7 @@ def _words(annotation: Any, *, many: bool = False) -> str:
 
 
 def _within(value: Any, path: Sequence[Any]) -> Any:
-    """Return what plain data has at a path."""
+    """Return the value at a path in plain data."""
     for part in path:
         inside = isinstance(value, Mapping) and part in value
         listed = isinstance(value, list) and isinstance(part, int) and part < len(value)
@@ -185,7 +185,7 @@ def _within(value: Any, path: Sequence[Any]) -> Any:
 
 
 def _answer(model: type[BaseModel], owners: Sequence[type[BaseModel]], theirs: str) -> str:
-    """Return what another library's key is here, never by similarity; "" where no table has it."""
+    """Return our name for another library's key, never by similarity; "" if no table has it."""
     places, note = TRL.get(theirs) or (OURS.get(theirs, ()), "")
     if ours := _ours(model, owners, places):
         return f"It is {' or '.join(map(repr, ours))} here" + (f" ({note})" if note else "")
@@ -195,7 +195,7 @@ def _answer(model: type[BaseModel], owners: Sequence[type[BaseModel]], theirs: s
 
 
 def _ours(model: type[BaseModel], owners: Sequence[type[BaseModel]], places: Sequence[str]) -> list[str]:
-    """Our settings in place of another library's: inside a group those next to the key, else their paths in the run."""
+    """Return our settings for another library's key: in a group, its neighbours; else their paths in the run."""
     inside = [] if model in owners else owners
     near = [leaf for place in places if _has_one(inside, leaf := place.rpartition(".")[2])]
     return near or [place for place in places if _has(model, place)]
@@ -206,7 +206,7 @@ def _has_one(owners: Sequence[type[BaseModel]], name: str) -> bool:
 
 
 def _has(model: type[BaseModel], path: str) -> bool:
-    """Return whether a setting of a model has this dotted path, the options of its choices among them."""
+    """Return whether a model has a setting at this dotted path, including the options of choices."""
     head, _, rest = path.partition(".")
     if head not in model.model_fields or not rest:
         return head in model.model_fields
@@ -236,18 +236,18 @@ def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
 
 
 def _description(model: type[BaseModel], path: Sequence[object]) -> str:
-    """Return what the field at `path` is for."""
+    """Return the description of the field at `path`."""
     return next((field.description or "" for field in _fields(model, path)), "")
 
 
 def _is_slot(model: type[BaseModel], path: Sequence[object]) -> bool:
-    """Return whether the field at `path` names an input of the run."""
+    """Return whether the field at `path` is an input slot."""
     extra = next((field.json_schema_extra for field in _fields(model, path)), None)
     return isinstance(extra, dict) and "slot" in extra
 
 
 def _wrong_kind(model: type[BaseModel], path: Sequence[object], value: object) -> str:
-    """That a slot names a table of a kind that does not fit, where it does."""
+    """Return a sentence if a slot names a table of a wrong kind; else ""."""
     extra = next((field.json_schema_extra for field in _fields(model, path)), None)
     kinds: Any = extra.get("kinds", ()) if isinstance(extra, dict) else ()
     named = re.fullmatch(r"[\w-]+/(\w+)", str(value))
@@ -256,13 +256,13 @@ def _wrong_kind(model: type[BaseModel], path: Sequence[object], value: object) -
 
 
 def _fields(model: type[BaseModel], path: Sequence[object]) -> list[FieldInfo]:
-    """Return the fields that may lie at `path`."""
+    """Return the possible fields at `path`."""
     *above, name = map(str, path)
     return [owner.model_fields[name] for owner in _models_at(model, above) if name in owner.model_fields]
 
 
 def _models_at(model: type[BaseModel], path: Sequence[str]) -> list[type[BaseModel]]:
-    """Return the models that may lie at `path`, through optional and mapping types."""
+    """Return the possible models at `path`, through optional and mapping types."""
     found: list[type[BaseModel]] = [model]
     for part in path:
         inner: list[type[BaseModel]] = []

@@ -1,4 +1,4 @@
-"""Plain data of settings: merged, flattened, searched for texts; and format versions of what posttrain writes."""
+"""Plain settings data: merge, flatten, search for texts; and format versions of posttrain's files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MODELS: Final = 2
 CHECKPOINTS: Final = 3
 PARAMS: Final = 2
 NONE: Final = "none"
-"""What an optional name of an input says when it is not used."""
+"""The value of an optional input that is not used."""
 UPGRADE: Final = "Version 0.1 wrote it, which is not read any more (docs/versions.md)"
 
 
 def check_format(found: object, known: int, where: str, error: type[PosttrainError]) -> None:
-    """Refuse what a newer posttrain wrote; older formats are for the reader to judge."""
+    """Reject a format from a newer posttrain. The reader decides about older formats."""
     if isinstance(found, bool) or not isinstance(found, int) or found < 1:
         raise error(what=f"format = {found!r:.40} is not a format version", where=where, fix=f"Use {known}")
     if found > known:
@@ -27,7 +27,7 @@ def check_format(found: object, known: int, where: str, error: type[PosttrainErr
 
 
 def flattened(value: Any, prefix: str = "") -> dict[str, str]:
-    """Dotted key -> value as text, of nested settings."""
+    """Return dotted key -> value as text, for nested settings."""
     if isinstance(value, Mapping) and value:
         parts = (flattened(inner, f"{prefix}.{key}" if prefix else str(key)) for key, inner in value.items())
         return {key: text for part in parts for key, text in part.items()}
@@ -35,7 +35,7 @@ def flattened(value: Any, prefix: str = "") -> dict[str, str]:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`, mapping by mapping; everything that is no mapping is replaced."""
+    """Return `over` merged into `base`, mapping by mapping. Other values are replaced."""
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
@@ -45,7 +45,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield every text in nested settings, their keys among them."""
+    """Yield every text in nested settings, including keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

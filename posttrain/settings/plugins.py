@@ -1,8 +1,8 @@
-"""Plugins: objects that installed distributions register by entry points, found by their group and name.
+"""Plugins: objects that installed distributions register as entry points, found by group and name.
 
-The group `posttrain.rewards` extends the table of rewards, and so on. The value of an entry point is `MODULE:NAME`,
-where NAME is the object, or a mapping that has the object under the name of the entry point. A command may be a whole
-MODULE. A plugin is imported when its name is looked up, and not before. docs/plugins.md shows how to publish one.
+For example, the group `posttrain.rewards` extends the table of rewards. The value of an entry point is `MODULE:NAME`,
+where NAME is the object, or a mapping that has the object under the entry point's name. A command may be a whole
+MODULE. A plugin is imported only when its name is looked up. docs/plugins.md shows how to publish one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from posttrain.isolation.library import LIBRARY
 
 PREFIX: Final = "posttrain."
 OURS: Final = "posttrain"
-"""The distribution of this library, and its package."""
+"""The distribution and package of this library."""
 GROUPS: Final = {
     "rewards": "rewards",
     "tasks": "tasks",
@@ -36,7 +36,7 @@ GROUPS: Final = {
     "evaluators": "measurements of a policy",
     "exporters": "formats that posttrain push writes",
 }
-"""Group -> what its plugins are. The name of the entry point group begins with `posttrain.`."""
+"""Group -> the kind of its plugins. The entry point group's name starts with `posttrain.`."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +62,17 @@ class Plugin:
 
     @property
     def where(self) -> str:
-        """Return the entry point, as errors name it."""
+        """Return the entry point's name for errors."""
         return f"plugin '{self.name}' of {PREFIX}{self.group}"
 
     @property
     def is_ours(self) -> bool:
-        """Return whether the library itself has it."""
+        """Return whether the plugin belongs to the library itself."""
         return self.module.partition(".")[0] == OURS
 
     @property
     def is_gone(self) -> bool:
-        """Return whether it is registered, and its module is not there; nothing is imported for the answer."""
+        """Return whether it is registered but its module is missing. Nothing is imported."""
         if self.is_ours:
             place = LIBRARY.joinpath(*self.module.split("."))
             return not (place.with_suffix(".py").is_file() or (place / "__init__.py").is_file())
@@ -80,13 +80,13 @@ class Plugin:
 
     @property
     def gone_fix(self) -> str:
-        """Return how to get the module of a plugin that is gone."""
+        """Return how to get the missing module of a plugin."""
         if self.is_ours:
             return f"Restore {'/'.join(self.module.split('.')[:3])}, e.g. with git checkout"
         return f"Install it again: python -m pip install --force-reinstall {self.distribution}=={self.version}"
 
     def load(self) -> Any:
-        """Import the object; raise a PluginError that names the distribution where that fails."""
+        """Import the object. If that fails, raise a PluginError that names the distribution."""
         from posttrain.settings.user_code import UnfinishedImport, ending_import
 
         try:
@@ -112,7 +112,7 @@ class Plugin:
         return found
 
     def fault(self, why: str) -> PluginError:
-        """Return the error of a plugin that cannot be used."""
+        """Return the error for a plugin that cannot be used."""
         fix = f"Install another version, or uninstall it: python -m pip uninstall {self.distribution}"
         if self.is_ours:
             fix = "Install posttrain again"
@@ -121,19 +121,19 @@ class Plugin:
 
 
 def registered(group: str) -> Mapping[str, list[Plugin]]:
-    """Return the plugins of a group by name, also those that are gone; two distributions may have the same name."""
+    """Return the plugins of a group by name, including missing ones. Two distributions may use the same name."""
     return _all().get(group, {})
 
 
 def names(group: str) -> list[str]:
-    """Return the registered names of a group, without plugins that are gone."""
+    """Return the registered names of a group, without missing plugins."""
     return [name for name, plugins in registered(group).items() if any(not plugin.is_gone for plugin in plugins)]
 
 
 def find(group: str, name: str) -> Plugin:
-    """Return the plugin of that name; raise KeyError without one and a PluginError if others register two.
+    """Return the plugin with this name. Raise KeyError if there is none, PluginError if two others register it.
 
-    Ours wins: installing a package must not change what a name means.
+    Our own takes precedence, because installing a package must not change the meaning of a name.
     """
     plugins = [plugin for plugin in registered(group).get(name, ()) if not plugin.is_gone]
     plugins = [plugin for plugin in plugins if plugin.is_ours] or plugins
@@ -147,13 +147,13 @@ def find(group: str, name: str) -> Plugin:
 
 
 def or_package(fix: str) -> str:
-    """Return how to fix an unknown name, with the package that may register it."""
+    """Return how to fix an unknown name, including the package that may register it."""
     end = "" if not fix or fix.endswith(("?", ".")) else "."
     return f"{fix}{end} If a package registers the name, install it (docs/plugins.md)".strip()
 
 
 def every() -> Iterator[Plugin]:
-    """Yield all registered plugins of all groups, also those that are gone."""
+    """Yield all registered plugins of all groups, including missing ones."""
     for group in GROUPS:
         for plugins in registered(group).values():
             yield from plugins
@@ -161,7 +161,7 @@ def every() -> Iterator[Plugin]:
 
 @cache
 def _all() -> dict[str, dict[str, list[Plugin]]]:
-    """Return group -> name -> plugins, of all installed distributions."""
+    """Return group -> name -> plugins, from all installed distributions."""
     found: dict[str, dict[str, list[Plugin]]] = {}
     installed, ours = entry_points(), _of_checkout()
     for group in GROUPS:
@@ -177,9 +177,9 @@ def _all() -> dict[str, dict[str, list[Plugin]]]:
 
 
 def _of_checkout() -> dict[str, dict[str, str]] | None:
-    """Return group -> name -> value of our own plugins, of a checkout; None where the library is installed.
+    """Return group -> name -> value of a checkout's own plugins; None if the library is installed.
 
-    What an editable install has copied is out of date after a `git pull`, and a checkout on PYTHONPATH has no copy.
+    The copy of an editable install is out of date after a `git pull`, and a checkout on PYTHONPATH has no copy.
     """
     try:
         project = tomllib.loads((LIBRARY / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})

@@ -1,6 +1,6 @@
-"""Every key of the configs of TRL 1.16 -> our key and how its value is converted, or why there is none here.
+"""Every key in the configs of TRL 1.16 -> our key and how to convert its value, or why there is none.
 
-docs/reference/trl.md is made from it (`python -m docs.make.trl`).
+docs/reference/trl.md is generated from it (`python -m docs.make.trl`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class Theirs(NamedTuple):
-    """Our settings in place of a key of TRL, by their paths in a run, and how to convert the value."""
+    """Our settings for a TRL key, as paths in a run, and how to convert the value."""
 
     ours: tuple[str, ...]
     note: str = ""
@@ -189,9 +189,9 @@ NONE: Final[Mapping[str, str]] = {
     "uld_skip_student_eos uld_skip_teacher_eos uld_student_temperature uld_teacher_temperature "
     "uld_token_merge_strategy uld_use_hybrid_loss",
 }
-"""Why there is none here -> TRL's keys."""
+"""Why there is no equivalent -> TRL's keys."""
 TRL: Final[Mapping[str, Theirs]] = {
     **{name: Theirs((), reason) for reason, names in NONE.items() for name in names.split()},
     **{name: Theirs(tuple(paths.split()), note) for name, (paths, note) in _HERE.items()},
 }
-"""TRL's key -> what it is here."""
+"""TRL's key -> its equivalent."""

@@ -1,4 +1,4 @@
-"""A user's own ideas by import path, e.g. `my_losses:soft`: the name `soft` of custom/my_losses.py."""
+"""The user's own code by import path, e.g. `my_losses:soft`: the name `soft` in custom/my_losses.py."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from posttrain.settings.host import HOST
 from posttrain.settings.params import did_you_mean
 
 CUSTOM = Path("custom")
-"""The folder of the user's own modules."""
+"""The folder of the user's modules."""
 
 PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _UNFINISHED: dict[str, str] = {}
-"""Files whose import did not end, and why: it is not tried again."""
+"""Files whose import did not end, and why. They are not tried again."""
 PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
 """Folders of installed packages."""
 IMPORT_SECONDS = 60.0
-"""How long the import of a module may take, with those that it imports."""
+"""Seconds that importing a module, with its own imports, may take."""
 
 
 def is_import_path(name: object) -> bool:
-    """Return whether it is written `module:name`."""
+    """Return whether a name has the form `module:name`."""
     return isinstance(name, str) and PATH.fullmatch(name) is not None
 
 
 def load_object(path: str, where: str) -> Any:
-    """Return what `module:name` names; `where` is the parameter that asks for it."""
+    """Return the object that `module:name` names. `where`: the parameter that names it."""
     module_name, _, name = path.partition(":")
     where = f"{where} = '{path}' ({HOST.settings_file})"
     if not is_import_path(path):
@@ -54,14 +54,14 @@ def load_object(path: str, where: str) -> Any:
 
 
 def load_module(name: str, where: str) -> Any:
-    """Return a module of the user's; `where` is what asks for it."""
+    """Return the user's module. `where`: the parameter that names it."""
     if not is_import_path(f"{name}:x"):
         raise ParamsError(what=f"'{name}' is not a module", where=where, fix=f"Name a MODULE for {CUSTOM}/MODULE.py")
     return _imported(name, _found(name, where), where)
 
 
 def own_file(module: str) -> Path:
-    """Return the file of a module of the user's."""
+    """Return the file of the user's module."""
     return CUSTOM.joinpath(*module.split(".")).with_suffix(".py")
 
 
@@ -83,9 +83,9 @@ class UnfinishedImport(BaseException):
 
 @contextlib.contextmanager
 def ending_import() -> Iterator[None]:
-    """An import neither hangs, ends this process nor takes its output: a time limit, and errors in place of these.
+    """Limit an import: it may not hang, end this process or capture its output. Errors replace these.
 
-    A KeyboardInterrupt is Ctrl-C only where the signal came: a file may raise one itself.
+    A KeyboardInterrupt counts as Ctrl-C only if the signal arrived, because a file may raise one itself.
     """
 
     def leave(status: int = 0) -> None:
@@ -127,7 +127,7 @@ def ending_import() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kept_output() -> Iterator[None]:
-    """Keep stdout and stderr as they were: an import that closes them would leave an error unsaid."""
+    """Keep stdout and stderr unchanged. An import that closes them would hide errors."""
     streams, files = (sys.stdout, sys.stderr), dict[int, int]()
     for number in (1, 2):
         with contextlib.suppress(OSError):  # it was closed before
@@ -150,7 +150,7 @@ _OUTPUTS: Final = {1: "stdout", 2: "stderr"}
 
 
 def _usable(stream: Any, number: int) -> Any:
-    """Return a stream, or where it was closed one in its place, which writes where it wrote."""
+    """Return a stream, or a replacement with the same target if it was closed."""
     if stream is None or not stream.closed:
         return stream
     opened = open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
@@ -161,7 +161,7 @@ def _usable(stream: Any, number: int) -> Any:
 
 
 def _same(number: int, file: int) -> bool:
-    """Return whether two descriptors are of the same open file."""
+    """Return whether two descriptors refer to the same open file."""
     try:
         return os.path.sameopenfile(number, file)
     except OSError:
@@ -200,7 +200,7 @@ def _imported(name: str, file: Path, where: str) -> Any:
 
 
 def place_in_own_code(error: BaseException) -> str:
-    """Return the file and line of the user's code that raised, for the end of a message; empty for other code."""
+    """Return the file and line in the user's code that raised, as a suffix for a message; empty for other code."""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_own(frame)]
     return f" ({Path(frames[-1][0].f_code.co_filename).name} line {frames[-1][1]})" if frames else ""
 

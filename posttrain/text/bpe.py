@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer trained on the corpus, for models that start from scratch."""
+"""Train a byte-level BPE tokenizer on the corpus, for models from scratch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""One token for each role, so that a turn costs two tokens in addition to its text."""
+"""One token per role, so that a turn costs two tokens besides its text."""
 
 
 class BpeParams(Params):
@@ -30,7 +30,7 @@ class BpeParams(Params):
 
 
 def train_tokenizer(texts: Iterable[str], params: BpeParams, path: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json for a byte-level BPE with every digit a token of its own."""
+    """Write tokenizer.json and tokenizer_config.json of a byte-level BPE in which every digit is a separate token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

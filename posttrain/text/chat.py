@@ -1,7 +1,7 @@
 """Conversations as rows of token ids.
 
 Prompts and completions are encoded separately, as in sampling, so that training and sampling use the same tokens. Text
-that looks like a special token stays text: it cannot forge a turn or an end.
+that looks like a special token stays text and cannot forge a turn or an end.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from posttrain.text.templates import PROCESS, RenderRequest, Template, reads, va
 
 Trained = Literal["all", "last"]
 DATE = "2024-07-26"
-"""What a template that asks for today's date gets: the same ids every day."""
+"""The date for templates that ask for today's, so that ids are the same every day."""
 _PLACEHOLDER = "\ue002\ue003\ue002"
-"""Replaces the policy's turn, whose tokens are known."""
+"""A placeholder for the policy's turn, whose tokens are known."""
 _ANSWER: Message = {"role": "assistant", "content": "?"}
 
 
@@ -49,11 +49,11 @@ def _variables(value: dict[str, Any]) -> dict[str, Any]:
 
 
 TemplateVariables = Annotated[dict[str, Any], AfterValidator(_variables)]
-"""What a chat template may read, e.g. {enable_thinking: false}."""
+"""Variables for a chat template, e.g. {enable_thinking: false}."""
 
 
 def check_read(template: str, variables: Mapping[str, Any], where: str) -> None:
-    """Refuse variables that the template does not read."""
+    """Reject variables that the template does not read."""
     unread = [name for name in variables if not reads(template, name)]
     if unread:
         what = f"the chat template does not read {', '.join(unread)}"
@@ -73,9 +73,9 @@ class ChatText:
         context: int | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> None:
-        """`stop_tokens`: more tokens that end a completion (models/store.py: `load_stop_tokens`).
+        """`stop_tokens`: additional tokens that end a completion (models/store.py: `load_stop_tokens`).
 
-        `context`: the most tokens of a row; None: not limited. `variables`: of the template, in every conversation.
+        `context`: the most tokens of a row; None: no limit. `variables`: template variables of every conversation.
         """
         self.tokenizer = tokenizer
         self._where = where
@@ -103,12 +103,12 @@ class ChatText:
 
     @property
     def vocabulary(self) -> str:
-        """A digest of the tokens and their ids."""
+        """Return a digest of the tokens and their ids."""
         ids = json.dumps(sorted(self.tokenizer.get_vocab().items()))
         return hashlib.sha256(ids.encode()).hexdigest()
 
     def prompts(self, conversations: Sequence[Sequence[Message] | Conversation]) -> list[list[int]]:
-        """Return the token ids of each conversation up to the start of the next answer, for the model to continue."""
+        """Return each conversation's token ids up to the start of the next answer."""
         asked = list(map(_conversation, conversations))
         rendered = self._template.write([talk.request(opened=True) for talk in asked])
         for talk in asked:
@@ -120,15 +120,16 @@ class ChatText:
         return self.prompts([messages])[0]
 
     def conversations(self, conversations: Sequence[Conversation], turns: Trained) -> list[TokenRow]:
-        """Return the rows of `split_conversations` in one list: with `last` one of each conversation."""
+        """Return the rows of `split_conversations` as one list. With `last`, each conversation has one row."""
         return [row for rows in self.split_conversations(conversations, turns) for row in rows]
 
     def split_conversations(self, conversations: Sequence[Conversation], turns: Trained) -> list[list[TokenRow]]:
-        """Rows of conversations that end with the assistant; trained are all its turns or the last, with end tokens.
+        """Return rows of conversations that end with the assistant. All its turns, or the last, are trained.
 
-        The trained tokens of a turn begin after what the template writes for the policy to continue. A conversation is
-        one row, unless the template changes a turn when others follow it, as Qwen3's drops what was thought: then each
-        row ends where the next turn would change it. `{% generation %}` marks turns in one row.
+        A turn's trained tokens begin after the text that the template writes to open it, and include the end token. A
+        conversation is one row, unless the template changes a turn when others follow. For example, Qwen3's removes
+        earlier thoughts. Then each row ends where the next turn would change it. `{% generation %}` marks turns in one
+        row.
         """
         trained = [self._trained(conversation, turns) for conversation in conversations]
         pairs = [(conversation, nth) for conversation, some in zip(conversations, trained, strict=True) for nth in some]
@@ -150,7 +151,7 @@ class ChatText:
         return rows
 
     def _trained(self, conversation: Conversation, turns: Trained) -> list[int]:
-        """Return the places of the turns that are trained."""
+        """Return the indices of the trained turns."""
         places = _assistant(conversation.messages) if turns == "all" else [len(conversation.messages) - 1]
         found = [place for place in places if place not in conversation.untrained]
         if not found:
@@ -162,11 +163,11 @@ class ChatText:
         return found
 
     def exchanges(self, pairs: Sequence[tuple[Sequence[Message], Sequence[Message]]]) -> list[TokenRow]:
-        """Prompts and their answers (one assistant turn each); an answer ends with the stop token."""
+        """Return prompts with answers (one assistant turn each). An answer ends with the stop token."""
         return self.conversations([Conversation([*prompt, *answer]) for prompt, answer in pairs], "last")
 
     def whole(self, conversations: Sequence[Sequence[Message] | Conversation]) -> list[list[int]]:
-        """Return the ids of each whole conversation, as transformers' `apply_chat_template` encodes it."""
+        """Return the ids of each whole conversation, as encoded by transformers' `apply_chat_template`."""
         talks = list(map(_conversation, conversations))
         rendered = self._template.write([talk.request() for talk in talks])
         for talk in talks:
@@ -174,13 +175,13 @@ class ChatText:
         return [self._encode_part(conversation) for conversation in rendered]
 
     def ending(self, messages: Sequence[Message]) -> str | None:
-        """Return the special token that the template writes after the last turn, if it writes one."""
+        """Return the special token that the template writes after the last turn; None if there is none."""
         (rendered,) = self._template.write([RenderRequest(messages, False)])
         after = rendered.text.rpartition(messages[-1]["content"])[2].lstrip()
         return next((special for special in self._specials if after.startswith(special)), None)
 
     def same_as(self, other: ChatText) -> bool:
-        """Return whether both turn every conversation into the same tokens."""
+        """Return whether both encode every conversation to the same tokens."""
         return self._identity == other._identity
 
     @property
@@ -196,9 +197,9 @@ class ChatText:
         last: int,
         variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Return the ids between the last assistant turn, whose last token is `last`, and the policy's next answer.
+        """Return the ids between the last assistant turn, which ends with `last`, and the policy's next answer.
 
-        They begin with the end of that turn where `last` is no stop token, as after a stop string.
+        If `last` is not a stop token, e.g. after a stop string, they begin with the end of that turn.
         """
         turns = [*messages[:-1], {**messages[-1], "content": _PLACEHOLDER}, *reply]
         talk = Conversation(turns, variables=variables or {})
@@ -212,7 +213,7 @@ class ChatText:
         return ids[end:] if last in self.stops.tokens else ids
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
-        """Documents of plain text as ids, markup in them included as text."""
+        """Return documents of plain text as ids. Markup in them is encoded as text."""
         ids: list[list[int]] = self._tokenize(list(texts), split_special_tokens=True)
         return ids
 
@@ -227,7 +228,7 @@ class ChatText:
     def _rows(
         self, conversation: Conversation, turns: Sequence[tuple[RenderedConversation, RenderedConversation]]
     ) -> list[TokenRow]:
-        """The rows of a conversation; `turns`: of each trained turn, the text up to its start and up to its end."""
+        """Return the rows of a conversation. `turns`: each trained turn's text up to its start and up to its end."""
         whole = turns[-1][1]
         if len(turns) > 1 and whole.blocks:
             return [self._marked_row(conversation, turns)]
@@ -245,7 +246,7 @@ class ChatText:
         return rows
 
     def _unlike_prompt(self, conversation: Conversation, opened: str, closed: str) -> DataError:
-        """Return the error for an answer that does not begin as the one that the policy continues."""
+        """Return the error for an answer that does not begin like the policy's."""
         at = next((place for place in range(len(opened)) if opened[place] != closed[place : place + 1]), 0)
         why = f": it opens an answer to generate with {opened[at:][:60]!r}, where this one has {closed[at:][:60]!r}"
         fix = "Set `template`, or the row's chat_template_kwargs, so that both agree, or use another template"
@@ -255,7 +256,7 @@ class ChatText:
     def _marked_row(
         self, conversation: Conversation, turns: Sequence[tuple[RenderedConversation, RenderedConversation]]
     ) -> TokenRow:
-        """Return the row of a conversation whose turns of the assistant the template marks."""
+        """Return the row of a conversation in which the template marks the assistant's turns."""
         whole = turns[-1][1]
         places = [place for place in _assistant(conversation.messages) if place not in conversation.untrained]
         written = _assistant(conversation.messages[: places[-1] + 1])
@@ -285,7 +286,7 @@ class ChatText:
     def _joined(
         self, turns: Sequence[tuple[RenderedConversation, RenderedConversation]], trained: Sequence[list[int]]
     ) -> TokenRow | None:
-        """Return the row of these turns; None where the template changes one of them when the next follow it."""
+        """Return the row of these turns; None if the template changes one of them when others follow."""
         (head, _), (_, whole) = turns[0], turns[-1]
         if len(turns) == 1:
             return TokenRow(self._encode_part(head), trained[0])
@@ -296,7 +297,7 @@ class ChatText:
     def _masked(
         self, prompt: list[int], whole: RenderedConversation, starts: Sequence[int], trained: Sequence[list[int]]
     ) -> TokenRow | None:
-        """Return a row with a mask: each trained turn, and what lies between it and the next; None if they differ."""
+        """Return a row with a mask: each trained turn, and the text before the next; None if they differ."""
         rest: list[int] = []
         mask: list[bool] = []
         for start, end, ids in zip(starts, [*starts[1:], None], trained, strict=True):
@@ -318,7 +319,7 @@ class ChatText:
         return ids[: end + 1]
 
     def _encode_part(self, whole: RenderedConversation, skip: int = 0, end: int | None = None) -> list[int]:
-        """Return the ids of a part of the rendered text; text that looks like a special token is encoded as text."""
+        """Return the ids of a part of the rendered text. Text that looks like a special token is encoded as text."""
         text = whole.text[:end]
         ids: list[int] = []
         at = skip
@@ -336,7 +337,7 @@ class ChatText:
         return ids
 
     def _encode_ahead(self, texts: list[str]) -> None:
-        """Encode many texts in one call: the tokenizer then uses several cores."""
+        """Encode many texts in one call, so that the tokenizer uses several cores."""
         self._encoded.ids = dict(zip(texts, self._tokenize(texts), strict=True)) if texts else {}
 
     def _tokenize(self, text: str | list[str], **how: bool) -> Any:

@@ -13,21 +13,21 @@ from posttrain.measure.record import note
 from posttrain.text.templates import Rendered, RenderError, RenderRequest, Template
 
 Message = Mapping[str, Any]
-"""`role` and `content`, and in conversations with tools what templates know in addition, e.g. `tool_calls`."""
+"""`role` and `content`, and with tools further fields for templates, e.g. `tool_calls`."""
 Tools = Sequence[Mapping[str, Any]] | None
 
 _MARK = "\ue000{}\ue001"
-"""A placeholder from Unicode's private use area that stands for content while the template is rendered."""
+"""A placeholder from Unicode's private use area that replaces content while the template is rendered."""
 _SPECIAL = "\ue005{}\ue001"
 _ESCAPED = re.compile("\ue005([0-9]{1,9})\ue001")
-"""The same for a special token that a content holds, by its number."""
+"""The placeholder, by number, for a special token inside content."""
 _NAME = "\ue004{}\ue001"
-"""The same for the name of a tool."""
+"""The placeholder for a tool's name."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Turns, the tools that they may call, the row's name in errors, the untrained turns, the template's variables."""
+    """Turns, available tools, the row's name in errors, the untrained turns, and template variables."""
 
     messages: Sequence[Message]
     tools: Tools = None
@@ -36,13 +36,13 @@ class Conversation:
     variables: Mapping[str, Any] = field(default_factory=dict)
 
     def request(self, turns: int | None = None, *, opened: bool = False) -> RenderRequest:
-        """Return what renders its first turns, or all."""
+        """Return the request that renders its first turns, or all."""
         return RenderRequest(self.messages[:turns], opened, self.tools, self.variables)
 
 
 @dataclass(frozen=True)
 class RenderedConversation:
-    """A rendered conversation, what in its contents looks like a special token, and its `{% generation %}` blocks."""
+    """A rendered conversation, the special-token look-alikes in its contents, and its `{% generation %}` blocks."""
 
     text: str
     spans: Sequence[tuple[int, int]] = ()
@@ -50,7 +50,7 @@ class RenderedConversation:
 
 
 class ChatTemplate:
-    """A chat template and its special tokens, which no content can forge."""
+    """A chat template and its special tokens, which content cannot forge."""
 
     def __init__(self, template: Template, specials: Sequence[str], where: str) -> None:
         self._template, self._specials, self._where = template, specials, where
@@ -59,14 +59,14 @@ class ChatTemplate:
         self._checked: set[Any] = set()
 
     def write(self, requests: Sequence[RenderRequest]) -> list[RenderedConversation]:
-        """Return the template's text of each conversation, and where contents hold what looks like a special token."""
+        """Return the template's text for each conversation, and where contents look like a special token."""
         escaped = [
             request._replace(messages=[self._escaped(turn) for turn in request.messages]) for request in requests
         ]
         return [self._unescaped(rendered) for rendered in self._render(escaped, requests)]
 
     def _escaped(self, turn: Message) -> Message:
-        """The turn with a placeholder for each special token in its content, so that the template treats it as text."""
+        """Return the turn with a placeholder for each special token in its content, so that it is treated as text."""
         content = turn["content"]
         if not any(special in content for special in self._escaped_texts):
             return turn
@@ -96,7 +96,7 @@ class ChatTemplate:
         )
 
     def _render(self, requests: Sequence[RenderRequest], shown: Sequence[RenderRequest]) -> list[Rendered]:
-        """Return the conversations by the template; an error shows the one in the same place of `shown`."""
+        """Return the rendered conversations. An error shows the conversation at the same index of `shown`."""
         rendered: list[Rendered] = []
         try:
             for result in self._template.render(requests):
@@ -109,7 +109,7 @@ class ChatTemplate:
         return rendered
 
     def check(self, conversation: Conversation) -> None:
-        """Refuse a template that drops or reorders turns or tools, or opens no answer; checked once per form."""
+        """Reject a template that drops or reorders turns or tools, or opens no answer. Each form is checked once."""
         self._check_tool_use(conversation)
         messages, form = conversation.messages, ("opened", *_form(conversation))
         if form in self._checked:
@@ -127,14 +127,14 @@ class ChatTemplate:
         self._checked.add(form)
 
     def check_written(self, conversation: Conversation) -> None:
-        """The same for a conversation without an answer to generate."""
+        """Do the same for a conversation without an answer to generate."""
         self._check_tool_use(conversation)
         if _form(conversation) not in self._checked:
             self._frame(conversation, _named(_marked(conversation.messages)), _named_tools(conversation.tools))
             self._checked.add(_form(conversation))
 
     def check_thought(self, conversation: Conversation, nth: int, text: str) -> None:
-        """Refuse a template that leaves a turn's thoughts out of the text that ends with it."""
+        """Reject a template that leaves a turn's thoughts out of the text that ends with it."""
         thought = str(conversation.messages[nth].get("reasoning_content") or "").strip()
         if thought and thought not in text:
             fix = "Use a template that writes them, or put them into the content"
@@ -142,7 +142,7 @@ class ChatTemplate:
             raise self.refusal(what, conversation.messages, fix, name=conversation.name)
 
     def _frame(self, conversation: Conversation, marked: Sequence[Message], tools: Tools) -> tuple[str, dict[int, int]]:
-        """Return the text with marks in place of contents and names, and where those of each turn begin."""
+        """Return the text with placeholders for contents and names, and where those of each turn begin."""
         messages = conversation.messages
         request = RenderRequest(marked, False, tools, conversation.variables)
         frame = self._render([request], [RenderRequest(messages, False)])[0].text
@@ -157,7 +157,7 @@ class ChatTemplate:
         return frame, places
 
     def _check_tool_use(self, conversation: Conversation) -> None:
-        """Refuse markup in tool use, which the template mixes with markup of its own."""
+        """Reject markup in tool use, which the template would mix with its own markup."""
         used = [{**turn, "content": ""} for turn in conversation.messages if len(turn) > 2]
         if not used and not conversation.tools and not conversation.variables:
             return
@@ -172,7 +172,7 @@ class ChatTemplate:
                 )
 
     def _places(self, frame: str, messages: Sequence[Message]) -> list[tuple[int, int]]:
-        """(turn, position of its mark in the rendered text) of each turn with content."""
+        """Return (turn, position of its placeholder in the rendered text) for each turn with content."""
         nonempty = [i for i, turn in enumerate(messages) if _has_content(turn)]
         places = [frame.find(_MARK.format(i)) for i in nonempty]
         fix = "Use a template that takes these turns, or change the conversation"
@@ -184,7 +184,7 @@ class ChatTemplate:
         return list(zip(nonempty, places, strict=True))
 
     def refusal(self, what: str, messages: Sequence[Message], fix: str, why: str = "", name: str = "") -> DataError:
-        """The error for what the template does to a conversation, which is shown by its roles and its beginning."""
+        """Return an error about the template's treatment of a conversation, shown by its roles and its beginning."""
         roles = ", ".join(turn["role"] for turn in messages) or "no"
         begins = f", which begins {messages[0]['content'][:60]!r}" if messages else ""
         where = ", ".join(filter(None, (self._where, name)))
@@ -194,29 +194,29 @@ class ChatTemplate:
 
 
 def row_variables(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the template reads of a row of a table in addition."""
+    """Return the template variables of a table row."""
     variables: dict[str, Any] = json.loads(row.get("chat_template_kwargs") or "{}")
     return variables
 
 
 def _form(conversation: Conversation) -> tuple[Any, ...]:
-    """Return what decides how a template treats a conversation."""
+    """Return a key of everything in a conversation that changes the template's treatment."""
     turns = ((turn["role"], "tool_calls" in turn, bool(turn["content"])) for turn in conversation.messages)
     return (*turns, bool(conversation.tools), json.dumps(conversation.variables))
 
 
 def _has_content(turn: Message) -> bool:
-    """Return whether a turn has content that the template must write: one that only calls tools has none."""
+    """Return whether a turn has content that the template must write. A turn that only calls tools has none."""
     return bool(turn["content"]) or not turn.get("tool_calls")
 
 
 def _marked(messages: Sequence[Message]) -> list[Message]:
-    """Return the turns with a mark each in place of the content."""
+    """Return the turns with placeholders for their contents."""
     return [{**turn, "content": _MARK.format(i)} if _has_content(turn) else turn for i, turn in enumerate(messages)]
 
 
 def _named(messages: Sequence[Message]) -> list[Message]:
-    """Return the turns with a mark in place of the name of each tool that they call."""
+    """Return the turns with placeholders for the names of called tools."""
     return [
         {**turn, "tool_calls": [_renamed(call, f"{i} {k}") for k, call in enumerate(turn["tool_calls"])]}
         if turn.get("tool_calls")
@@ -226,12 +226,12 @@ def _named(messages: Sequence[Message]) -> list[Message]:
 
 
 def _names(named: Sequence[Message]) -> Iterator[tuple[int, str]]:
-    """Return the marks of the called tools, with the number of their turn."""
+    """Yield the placeholders of the called tools with their turn's index."""
     return ((i, call["function"]["name"]) for i, turn in enumerate(named) for call in turn.get("tool_calls") or ())
 
 
 def _named_tools(tools: Tools) -> Tools:
-    """Return the tools with a mark each in place of the name."""
+    """Return the tools with placeholders for their names."""
     return None if tools is None else [_renamed(tool, f"tool {nth}") for nth, tool in enumerate(tools)]
 
 

@@ -1,8 +1,8 @@
-"""Rows of token ids packed into one sequence without padding; a prompt shared by several rows is stored once.
+"""Pack rows of token ids into one sequence without padding. A prompt shared by several rows is stored once.
 
-A row is a prompt, the rest, and a mask of the trained tokens. The packed sequence holds each prompt once and the rest
-of each row. A row attends to its own tokens only: rows of similar length are gathered into buckets, padded on the right
-(where the causal mask hides it), and each packed token takes its output from one of them.
+A row is a prompt, the rest, and a mask of the trained tokens. The packed sequence contains each prompt once and the
+rest of each row. A row attends only to its own tokens. Rows of similar length are gathered into buckets and padded on
+the right, where the causal mask hides the padding. Each packed token takes its output from one bucket.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from posttrain.rollout import Ids, Kept, TokenRow
 Span = tuple[int, int, int, int]
 
 BUCKET_WASTE = 1.25
-"""Rows share an attention bucket while the longest is at most this much longer than the shortest."""
+"""Rows share an attention bucket if the longest is at most this much longer than the shortest."""
 
 
 @dataclass(frozen=True)
 class PackedRows:
-    """B rows packed into one sequence of N tokens, M of them scored: the inputs of a forward pass."""
+    """B rows packed into one sequence of N tokens, M of them scored: the input of a forward pass."""
 
     ids_N: Tensor
     positions_N: Tensor
@@ -36,17 +36,17 @@ class PackedRows:
     last_B: Tensor
     """The packed position of each row's last token."""
     spans: tuple[Span, ...]
-    """Each row: start and length of its prompt, start and length of the rest."""
+    """For each row: start and length of its prompt, start and length of the rest."""
     kept: Kept | None = None
-    """What each trained token was drawn from; it stays in the host's memory."""
+    """The tokens that each trained token was drawn from. They stay in host memory."""
     experts_NLK: Tensor | None = None
-    """The experts that the routers of a mixture have to choose; -1: their own choice."""
+    """The experts that a mixture's routers must choose; -1: their own choice."""
 
     @cached_property
     def gathered(self) -> tuple[tuple[Tensor, ...], Tensor]:
-        """One [S, T] index into the packed tokens for each attention bucket, and where each token's output lies then.
+        """Return an [S, T] index into the packed tokens per attention bucket, and each token's place in the outputs.
 
-        Buckets hold rows of similar length, and their outputs are flattened one after the other.
+        Buckets contain rows of similar length. Their outputs are flattened one after the other.
         """
         take = torch.empty(self.ids_N.numel(), dtype=torch.long)
         gathers: list[Tensor] = []
@@ -67,11 +67,11 @@ class PackedRows:
         return tuple(sent(part, self.ids_N.device) for part in gathers), sent(take, self.ids_N.device)
 
     def _owns_prompt(self, row: int) -> bool:
-        """Return whether it is the first row of its prompt."""
+        """Return whether a row is the first one of its prompt."""
         return row == 0 or self.spans[row][:2] != self.spans[row - 1][:2]
 
     def rows_per_token(self) -> Tensor:
-        """Return how many rows each packed token belongs to [N]: more than one in a shared prompt."""
+        """Return how many rows each packed token belongs to [N]; in a shared prompt, more than one."""
         count_N = torch.zeros(self.ids_N.numel())
         for start, length, first, count in self.spans:
             count_N[start : start + length] += 1
@@ -79,13 +79,13 @@ class PackedRows:
         return count_N
 
     def row_masks(self) -> list[Tensor]:
-        """1 at each row's tokens and 0 at padding, [S, T] for each attention bucket."""
+        """Return 1 at each row's tokens and 0 at padding, [S, T] for each attention bucket."""
         lengths = [length + count for _, length, _, count in self.spans]
         buckets = [torch.tensor([lengths[row] for row in bucket]) for bucket in _buckets(lengths)]
         return [(torch.arange(int(part.max())) < part[:, None]).float() for part in buckets]
 
     def to(self, device: torch.device) -> PackedRows:
-        """Return the same batch on a device, copied without waiting."""
+        """Return the same batch on a device, copied asynchronously."""
         if device.type == "cpu":
             return self
         moved: dict[str, Any] = {
@@ -95,14 +95,14 @@ class PackedRows:
 
 
 def sent(part: Tensor, device: torch.device) -> Tensor:
-    """Return the tensor on a device, copied without waiting: from pinned memory a GPU fetches it by itself."""
+    """Return the tensor on a device, copied asynchronously. A GPU fetches pinned memory by itself."""
     if device.type == "cuda" and part.device.type == "cpu":
         part = part.pin_memory()
     return part.to(device, non_blocking=True)
 
 
 def pack(rows: Sequence[TokenRow]) -> PackedRows:
-    """Rows as one batch; adjacent equal prompts are stored once."""
+    """Return rows as one batch. Adjacent equal prompts are stored once."""
     ids: list[int] = []
     positions: list[int] = []
     spans: list[Span] = []
@@ -140,7 +140,7 @@ def pack(rows: Sequence[TokenRow]) -> PackedRows:
 
 
 def _experts(rows: Sequence[TokenRow], spans: Sequence[Span], tokens: int) -> Tensor | None:
-    """Return the experts of each packed token, -1 where a row has none; None where no row has any."""
+    """Return the experts of each packed token, -1 if a row has none; None if no row has any."""
     known = [(row.experts, span) for row, span in zip(rows, spans, strict=True) if row.experts is not None]
     if not known:
         return None
@@ -157,7 +157,7 @@ def joined_kept(parts: Sequence[Kept]) -> Kept:
 
 
 def kept_of(rows: Sequence[TokenRow]) -> Kept | None:
-    """Return what the trained tokens of all rows were drawn from; None where no row says it."""
+    """Return what the trained tokens of all rows were drawn from; None if no row has this."""
     if all(row.kept is None for row in rows):
         return None
     none = torch.zeros(0, dtype=torch.int32)
@@ -165,7 +165,7 @@ def kept_of(rows: Sequence[TokenRow]) -> Kept | None:
 
 
 def _buckets(lengths: Sequence[int]) -> list[list[int]]:
-    """Row numbers grouped so that little of each group's attention is padding."""
+    """Return row numbers in groups so that little of each group's attention is padding."""
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
     buckets: list[list[int]] = []
     for row in order:
@@ -177,7 +177,7 @@ def _buckets(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def micro_batches(sizes: Sequence[int], items: Sequence[int], budget: int) -> list[list[int]]:
-    """Row numbers cut into micro-batches of at most `budget` tokens, in order, items kept whole."""
+    """Return row numbers cut into micro-batches of at most `budget` tokens, in order, without splitting items."""
     batches: list[list[int]] = []
     filled = 0
     at = 0

@@ -8,26 +8,26 @@ from dataclasses import dataclass
 Decode = Callable[[Sequence[int]], str]
 
 MARGIN = 8
-"""More tokens to decode than a match needs: cut characters, tokens without text."""
+"""Extra tokens to decode beyond a match: for cut characters and tokens without text."""
 
 
 @dataclass(frozen=True)
 class Stops:
-    """The tokens that end a completion, and the decoding that stop strings are searched in."""
+    """The tokens that end a completion, and the decoding in which stop strings are searched."""
 
     tokens: tuple[int, ...]
     decode: Decode
 
 
 class StopStrings:
-    """Searches a growing completion for stop strings, decoding only its last tokens."""
+    """Searches a growing completion for stop strings. Only its last tokens are decoded."""
 
     def __init__(self, strings: Sequence[str], decode: Decode) -> None:
         self._strings, self._decode = tuple(strings), decode
         self._tail = MARGIN + max((len(string.encode()) for string in strings), default=0)
 
     def end(self, ids: Sequence[int], new: int) -> int | None:
-        """Return the number of ids at which a stop string is complete; only the last `new` ids are searched."""
+        """Return the number of ids at which a stop string is complete. Only the last `new` ids are searched."""
         if not self._strings or not self._within(ids, len(ids) - new, len(ids)):
             return None
         known = len(ids) - new

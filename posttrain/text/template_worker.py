@@ -1,8 +1,8 @@
-"""The process that renders chat templates under limits of time, memory and length: a template is foreign code.
+"""Render chat templates in a process with limits on time, memory and length, because templates are foreign code.
 
-It reads lines of JSON, each a template and conversations, and answers each with a line: {"text", "dated", "blocks"} or
-{"error"} for every conversation. It is started as a file and imports nothing of the library. Its jinja environment is
-that of transformers.
+It reads JSON lines, each with a template and conversations, and answers each with a line: {"text", "dated", "blocks"}
+or {"error"} for every conversation. It is started as a file and imports nothing from the library. Its jinja environment
+equals transformers'.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 SECONDS: Final = 5.0
-"""Processor time for one conversation; most take less than a millisecond."""
+"""CPU seconds for one conversation. Most take less than a millisecond."""
 MEMORY: Final = 512 * 2**20
 LONGEST: Final = 100_000
-"""Characters of markup that a template may add to a conversation."""
+"""The most characters of markup that a template may add to a conversation."""
 FAILURES: Final = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -34,29 +34,29 @@ FAILURES: Final = (
     TypeError,
     ValueError,
 )
-"""A template is a program, which can fail in any of a program's ways."""
+"""A template is a program, which can fail in any way that programs can."""
 
 
 class Generation(Extension):
-    """`{% generation %}` blocks, which mark what is learned: they are rendered in place, and noted."""
+    """`{% generation %}` blocks, which mark trained text. They are rendered in place and their places recorded."""
 
     tags = {"generation"}  # noqa: RUF012
 
     def begin(self) -> list[str]:
-        """Return the list that the text has to be collected in, piece by piece."""
+        """Return the list in which the text must be collected piece by piece."""
         self.pieces: list[str] = []
         self.blocks: list[tuple[int, int]] = []
         self._texts: list[str] = []
         return self.pieces
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        """Return a call that notes the block and gives its text."""
+        """Return a call that records the block and returns its text."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return jinja2.nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)
 
     def note(self, caller: Any) -> str:
-        """Return the block's text, whose place is after all that was written before it."""
+        """Return the block's text. Its place is after everything that was written before it."""
         text: str = caller()
         start = sum(map(len, self.pieces))
         self.blocks.append((start, start + len(text)))
@@ -64,13 +64,13 @@ class Generation(Extension):
         return text
 
     def check(self, text: str) -> None:
-        """Refuse blocks that were not written where they were noted, as in a macro, which writes later."""
+        """Reject blocks that were not written where they were recorded, e.g. in a macro, which writes later."""
         if [text[slice(*block)] for block in self.blocks] != self._texts:
             raise jinja2.TemplateError("a {% generation %} block stands inside a macro, set or filter")
 
 
 class Namespace(jinja2.utils.Namespace):
-    """jinja's namespace without names that begin with an underscore, which lead out of the sandbox."""
+    """jinja's namespace without names that begin with an underscore, which could escape the sandbox."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # so that a template can set `self`
         values = dict(*args[1:], **kwargs)
@@ -89,7 +89,7 @@ class Namespace(jinja2.utils.Namespace):
 
 
 class Dict:
-    """`dict` as a template can call it, without the type's own attributes."""
+    """`dict` for templates, without the type's own attributes."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -111,7 +111,7 @@ def compiled(template: str) -> jinja2.Template:
 
 
 def render(template: str, date: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The text of a conversation, whether the template asked for the date, and where its generation blocks are."""
+    """Return a conversation's text, whether the template asked for the date, and its generation blocks."""
     asked = []
 
     def strftime_now(form: str) -> str:
@@ -139,7 +139,7 @@ def render(template: str, date: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until stdin ends; SIGPROF ends the process when a conversation takes too long."""
+    """Answer until stdin ends. SIGPROF ends the process if a conversation takes too long."""
     import resource
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle, whose end is ours
@@ -155,7 +155,7 @@ def main() -> None:
 
 
 def _line(error: BaseException) -> int | None:
-    """The line of the template that an error comes from: jinja names it, and its frames in a traceback have it."""
+    """Return the template line of an error, from jinja or from the template's frames in the traceback."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
     return getattr(error, "lineno", None) or (lines[-1] if lines else None)
 
@@ -171,7 +171,7 @@ def _to_json(  # the arguments are those of transformers
     separators: Any = None,
     sort_keys: bool = False,  # noqa: FBT001, FBT002
 ) -> str:
-    """JSON as it is; jinja's own filter escapes it for HTML."""
+    """Return plain JSON. jinja's own filter would escape it for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -1,4 +1,4 @@
-"""Chat templates, rendered in a child process: a template that loops or fills the memory ends only that process."""
+"""Render chat templates in a child process. A template that loops or fills the memory ends only that process."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class RenderRequest(NamedTuple):
 
     messages: Sequence[Mapping[str, Any]]
     opened: bool
-    """add_generation_prompt: whether to end with the start of an answer."""
+    """add_generation_prompt: whether the text ends with the start of an answer."""
     tools: Sequence[Any] | None = None
     variables: Mapping[str, Any] = {}
-    """More names that the template may read, e.g. enable_thinking."""
+    """More variables for the template, e.g. enable_thinking."""
 
 
 OWN_NAMES: Final = frozenset(
@@ -33,38 +33,38 @@ OWN_NAMES: Final = frozenset(
 )
 """Names that mean something else in every template."""
 BATCH = 256
-"""Most conversations sent to the child at a time."""
+"""The most conversations sent to the child at a time."""
 BATCH_CHARACTERS = 1_000_000
-"""Most characters sent at a time, so that long conversations fit the child's memory."""
+"""The most characters sent at a time, so that long conversations fit the child's memory."""
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A conversation as the template renders it."""
+    """A conversation as rendered by the template."""
 
     text: str
     dated: bool
-    """Whether the template asked for today's date, and got the fixed one."""
+    """Whether the template asked for today's date and got the fixed one."""
     blocks: list[tuple[int, int]]
-    """Where its `{% generation %}` blocks lie in the text."""
+    """The places of its `{% generation %}` blocks in the text."""
 
 
 class TemplateProcess:
-    """The child process; it starts in the background, and again after a template ended it."""
+    """The child process. It starts in the background, and again after a template ended it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._child: Child | None = None
 
     def start(self) -> Child:
-        """Return the running child, started if there is none, without waiting for it."""
+        """Return the running child. Start it if there is none, without waiting."""
         if self._child is None or not self._child.alive:
             command = [sys.executable, "-P", str(template_worker.__file__)]
             self._child = Child(command, os.environ, silent=True)
         return self._child
 
     def ask(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the child's answers, one for each conversation; one error where the child died."""
+        """Return the child's answers, one per conversation. If the child died, return one error."""
         with self._lock:
             try:
                 answers: list[dict[str, Any]] = self.start().ask(request)
@@ -88,16 +88,16 @@ PROCESS = TemplateProcess()
 
 @dataclass(frozen=True)
 class Template:
-    """A chat template, with its special tokens and the date that `strftime_now` returns."""
+    """A chat template with its special tokens and the date that `strftime_now` returns."""
 
     source: str
     specials: Mapping[str, Any]
     date: str
     variables: Mapping[str, Any] = field(default_factory=dict)
-    """Of every conversation; its own come first."""
+    """Variables of every conversation. A conversation's own variables take precedence."""
 
     def render(self, requests: Sequence[RenderRequest]) -> Iterator[Rendered]:
-        """Yield the conversations in their order; an error says what the template does wrong with the next one."""
+        """Yield the conversations in order. An error says what the template does wrong with the next one."""
         for part in _batches(requests):
             conversations = [
                 {
@@ -122,7 +122,7 @@ class Template:
 
 
 def variables_fault(variables: Any) -> str | None:
-    """Return why a value cannot be the variables of a template; None where it can."""
+    """Return why a value cannot be the variables of a template; None if it can."""
     if not isinstance(variables, Mapping):
         return "give an object, e.g. {enable_thinking: false}"
     for name, value in variables.items():
@@ -142,12 +142,12 @@ def variables_fault(variables: Any) -> str | None:
 
 
 def reads(template: str, name: str) -> bool:
-    """Return whether a template names a variable."""
+    """Return whether a template uses a variable."""
     return re.search(rf"\b{re.escape(name)}\b", template) is not None
 
 
 def with_defaults(template: str, variables: Mapping[str, Any]) -> str:
-    """Return the template with values for variables that are not given."""
+    """Return the template with defaults for variables that are not given."""
     defaults = (
         f"{{% if {name} is not defined %}}{{% set {name} = {value!r} %}}{{% endif %}}"
         for name, value in variables.items()

@@ -1,4 +1,4 @@
-"""Distillation by the KL from the teacher: on demonstrations, or on own samples with a teacher that sees more."""
+"""Distillation with the KL from the teacher: on demonstrations, or on own samples with a teacher that sees more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from posttrain.formulas.distill import forward_kl
 from posttrain.settings.choices import Options
 
 FORWARD = "forward_kl"
-"""The divergence of settings that name none."""
+"""The default divergence."""
 
 
 def _forward_kl(student_NV: Tensor, teacher_NV: Tensor, temperature: float, _: Options) -> Tensor:

@@ -11,7 +11,7 @@ from posttrain.algorithms.surrogate import Surrogate, Tokens
 
 
 class CispoOptions(UpperEdge):
-    """The edges of a weight."""
+    """The bounds of a weight."""
 
     low: float | None = Field(None, gt=0, le=1, description="lower bound of the weight: 1 - low; null: no lower bound")
     high: float = Field(4.0, description="upper bound of the weight: 1 + high")
@@ -24,7 +24,7 @@ def cispo(tokens: Tokens, options: CispoOptions) -> Tensor:
 
 
 def clipped(tokens: Tokens, options: CispoOptions) -> Tensor:
-    """Return whether the weight is not the ratio itself."""
+    """Return whether the weight differs from the ratio itself."""
     return (tokens.ratio > 1 + options.high) | (tokens.ratio < lowest(options.low))
 
 

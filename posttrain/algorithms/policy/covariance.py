@@ -1,4 +1,4 @@
-"""Clip-Cov and KL-Cov: against entropy collapse, special treatment of the few tokens whose cov is largest.
+"""Clip-Cov and KL-Cov: avoid entropy collapse by treating the few tokens with the largest cov specially.
 
 cov = (A - mean A) (logp - mean logp)     log-probs at the start of the step, means over the whole step
 """
@@ -18,11 +18,11 @@ from posttrain.settings.choices import Options
 
 NEEDS = frozenset({"step_start_logp", "sample_key"})
 NOISE = 1e-12
-"""Of the largest value: a smaller difference from the mean is rounding."""
+"""As a share of the largest value. A smaller difference from the mean is rounding."""
 
 
 class ClipCovOptions(ClipOptions):
-    """PPO's clip, and which further tokens lose their gradient."""
+    """PPO's clip, and the other tokens that lose their gradient."""
 
     share: float = Field(2e-4, gt=0, lt=1, description="share of the step's tokens that are dropped (at least one)")
     cov_low: float = Field(1.0, description="smallest covariance of tokens that may be dropped")
@@ -36,17 +36,17 @@ class ClipCovOptions(ClipOptions):
 
 
 class KlCovOptions(Options):
-    """Which tokens get a penalty for moving away from the sampling policy, and its coefficient."""
+    """The tokens that are penalised for moving away from the sampling policy, and the coefficient."""
 
     share: float = Field(2e-3, gt=0, lt=1, description="share of the step's tokens that are penalised (at least one)")
     beta: float = Field(1.0, ge=0, description="coefficient of abs(logp - old_logp) for a penalised token")
 
 
 def covariance(step: Ragged) -> Tensor:
-    """Return the covariance of each token [N]; tokens that do not count in the loss have -inf.
+    """Return the covariance of each token [N]. Tokens that do not count in the loss have -inf.
 
-    Means are of sorted values, so that they do not depend on the order of rows. A value at the mean has none, whatever
-    rounding leaves of the difference.
+    Means are over sorted values, so that they do not depend on the order of rows. A value at the mean has covariance 0,
+    even if rounding leaves a difference.
     """
     counted_N = step.tokens["weight"] > 0
     parts = []
@@ -69,12 +69,12 @@ def first_ranked(candidate_N: Tensor, *rank: Tensor, count: int) -> Tensor:
 
 
 def token_count(step: Ragged, share: float) -> int:
-    """Return how many tokens a share of those that count is, at least one."""
+    """Return the number of tokens in a share of those that count, at least one."""
     return max(1, int(share * int((step.tokens["weight"] > 0).sum())))
 
 
 def dropped(step: Ragged, options: ClipCovOptions) -> dict[str, Tensor]:
-    """Choose random tokens with a covariance within the band that the clip does not cut, at the start of the step."""
+    """Choose random tokens with a covariance in the band that the clip does not cut, at the start of the step."""
     cov_N, lengths_B = covariance(step), step.lengths_B
     sampling_logp_N = step.tokens["sampling_logp"]  # what the clip itself is against
     ratio_N = token_log_ratio(step.tokens["step_start_logp"], sampling_logp_N, lengths_B).exp()
@@ -85,14 +85,14 @@ def dropped(step: Ragged, options: ClipCovOptions) -> dict[str, Tensor]:
 
 
 def penalised(step: Ragged, options: KlCovOptions) -> dict[str, Tensor]:
-    """Return the tokens of the largest covariance; ties go by prompt and sample, then by position."""
+    """Return the tokens with the largest covariance. Ties are broken by prompt, sample and position."""
     cov_N = covariance(step)
     rank = places(step.lengths_B), step.repeat_to_tokens(step.rows["sample_key"]), -cov_N
     return {"penalised": first_ranked(cov_N > -torch.inf, *rank, count=token_count(step, options.share))}
 
 
 def kl_cov(tokens: Tokens, options: KlCovOptions) -> Tensor:
-    """r A, less beta abs(logp - old_logp) where penalised (Cui 2025)."""
+    """Return r A minus, for penalised tokens, beta abs(logp - old_logp) (Cui 2025)."""
     penalty = options.beta * tokens.log_ratio.abs()
     return tokens.ratio * tokens.advantage - penalty.masked_fill(~tokens.columns["penalised"], 0.0)
 

@@ -1,4 +1,4 @@
-"""DPPO: tokens are masked by their divergence from the sampling policy, not by their ratio."""
+"""DPPO: mask tokens by their divergence from the sampling policy instead of their ratio."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from posttrain.algorithms.surrogate import Surrogate, Tokens
 from posttrain.settings.choices import Options
 
 NEARLY_CERTAIN = -1e-7
-"""A log-prob above this counts as this in log(1 - p)."""
+"""A log-prob above this is treated as this in log(1 - p)."""
 
 
 class DppoOptions(Options):
-    """How far a token's probability may move, and the cap of its weight."""
+    """How far a token's probability may move, and the upper bound of its weight."""
 
     limit_pos: float = Field(0.2, gt=0, description="largest divergence for tokens with A > 0")
     limit_neg: float = Field(0.2, gt=0, description="largest divergence for tokens with A < 0")
@@ -48,7 +48,7 @@ def _log_rest(logp: Tensor) -> Tensor:
 
 def _dppo(divergence: Callable[[Tensor, Tensor], Tensor], options: type[DppoOptions], formula: str) -> Surrogate:
     def masked(tokens: Tokens, o: DppoOptions) -> Tensor:
-        """Return whether the update would move a token further that is beyond the limit already (Qi 2026)."""
+        """Return whether a token is beyond the limit and the update would move it further (Qi 2026)."""
         with torch.no_grad():
             far, moved = divergence(tokens.logp, tokens.old_logp), tokens.logp - tokens.old_logp
             up = (tokens.advantage > 0) & (moved > 0) & (far > o.limit_pos)

@@ -1,4 +1,4 @@
-"""GDPO: GRPO's z-score of each reward by itself, then their sum."""
+"""GDPO: GRPO's z-score of each reward separately, then their sum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posttrain.settings.choices import Options
 
 
 def decoupled(parts: Collection[tuple[Tensor, float]], group_B: Tensor, eps: float = 1e-8) -> Tensor:
-    """Each part's z-score in its group, summed by weight, then whitened over the step's rows (Liu 2026)."""
+    """Return each part's z-score in its group, summed by weight and whitened over the step's rows (Liu 2026)."""
     total_B = torch.zeros_like(next(part_B for part_B, _ in parts))
     for part_B, weight in parts:
         total_B = total_B + weight * group_zscore(part_B, group_B)

@@ -13,7 +13,7 @@ from posttrain.settings.choices import Options
 
 
 class GmpoOptions(Options):
-    """The edge of each token's log ratio."""
+    """The bound of each token's log ratio."""
 
     edge: float = Field(
         0.4, gt=0, description="log ratios are clipped: at most edge for A > 0, at least -edge for A < 0"

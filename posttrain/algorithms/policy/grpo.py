@@ -1,4 +1,4 @@
-"""GRPO: each sample against its group, by the group's mean and spread; and its variants by other settings."""
+"""GRPO: compare each sample with its group by mean and spread; variants have other settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from posttrain.algorithms.objective import AlgorithmRow
 
 EPS = 1e-4
 ZSCORE = "group_zscore"
-"""The advantage of settings that name none."""
+"""The default advantage."""
 
 
 def group_centred(reward_B: Tensor, group_B: Tensor) -> Tensor:

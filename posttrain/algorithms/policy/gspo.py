@@ -1,4 +1,4 @@
-"""GSPO: PPO's clip of the ratio of a whole sequence; GSPO-token keeps each token's own gradient and advantage."""
+"""GSPO: PPO's clip of a whole sequence's ratio. In GSPO-token, each token keeps its own gradient and advantage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posttrain.formulas.policy import CAP, sequence_log_ratio
 
 
 class GspoOptions(ClipOptions):
-    """Edges of the ratio of a whole sequence, which stays close to 1."""
+    """Bounds of a whole sequence's ratio, which stays close to 1."""
 
     low: float = Field(3e-4, gt=0, le=1, description="lower bound of the sequence's ratio: 1 - low")
     high: float = Field(4e-4, description="upper bound of the sequence's ratio: 1 + high")

@@ -1,4 +1,4 @@
-"""Nash-MD: the rate at which a sample wins against opponents of a mixture of policy and reference."""
+"""Nash-MD: the rate at which a sample wins against opponents from a mixture of policy and reference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posttrain.algorithms.objective import AlgorithmRow
 def win_rate(reward_B: Tensor, opponent_B: Tensor, group_B: Tensor, scale: float = 1.0) -> Tensor:
     """mean_j sigmoid((R_i - R_j) / scale) - 1/2 over the opponents j of the row's group (Munos 2023).
 
-    Opponents themselves, and rows that met none, get 0.
+    Opponents, and rows without opponents, get 0.
     """
     opponent_B = opponent_B.bool()
     met_BB = (group_B[:, None] == group_B[None, :]) & ~opponent_B[:, None] & opponent_B[None, :]
@@ -21,7 +21,7 @@ def win_rate(reward_B: Tensor, opponent_B: Tensor, group_B: Tensor, scale: float
 
 
 def _win_rate(rewards: Rewards, options: WinRateOptions) -> Tensor:
-    """Wins by the rewards alone, less the KL penalty."""
+    """Return the win rates by rewards only, minus the KL penalty."""
     rows = rewards.step.rows
     return win_rate(rewards.reward_B, rows["opponent"], rows["group"], options.scale) - rewards.kl_penalty_B
 

@@ -1,4 +1,4 @@
-"""OPO: the baseline of least variance, a group's rewards weighted by their lengths."""
+"""OPO: the baseline with the least variance, a group's rewards weighted by their lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""P3O: pairwise PPO, in which the samples of a prompt are compared two by two and both ratios count."""
+"""P3O: pairwise PPO. The samples of a prompt are compared in pairs, and both ratios count."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compared(step: Ragged, options: ClipOptions) -> dict[str, Tensor]:  # noqa: 
 
 
 def p3o(tokens: Tokens, options: ClipOptions) -> Tensor:
-    """mean_j min(s_i d, clip(s_i, 1 - low, 1 + high) d) of each sequence i, shared out to its tokens (Wu 2023)."""
+    """Return mean_j min(s_i d, clip(s_i, 1 - low, 1 + high) d) of each sequence i, spread over its tokens (Wu 2023)."""
     held_N = tokens.ratio.clamp(max=1 + options.high) * tokens.columns["better"]
     held_N = held_N + tokens.ratio.clamp(min=1 - options.low) * tokens.columns["worse"]
     return held_N / repeat_to_tokens(tokens.lengths, tokens.lengths, held_N.numel())

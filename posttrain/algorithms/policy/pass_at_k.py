@@ -1,4 +1,4 @@
-"""Pass@k training: the advantage of a sample in the sets of k samples that it is drawn into."""
+"""Pass@k training: a sample's advantage over the sets of k samples that contain it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class PassOptions(Options):
 def pass_at_k(reward_B: Tensor, group_B: Tensor, k: int, threshold: float = 0.5) -> Tensor:
     """(pass rate of the sets with sample i - pass rate of all sets) / spread of the sets in the group (Chen 2025).
 
-    Of n samples f fail. The sets with a right sample all pass; of those with a wrong one C(f - 1, k - 1) /
-    C(n - 1, k - 1) fail; of all C(f, k) / C(n, k). 0 where all sets are alike.
+    f of n samples fail. All sets with a right sample pass. Of the sets with a given wrong sample, C(f - 1, k - 1) / C(n
+    - 1, k - 1) fail; of all sets, C(f, k) / C(n, k). The result is 0 if all sets are alike.
     """
     right_B = (reward_B >= threshold).to(reward_B.dtype)
     passed_B, count_B = group_sums(right_B, group_B)

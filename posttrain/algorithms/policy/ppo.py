@@ -1,4 +1,4 @@
-"""PPO: the clipped ratio, and generalised advantages of a critic; or a penalty on the KL in place of the clip."""
+"""PPO: the clipped ratio with a critic's generalised advantages; or a KL penalty instead of the clip."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from posttrain.algorithms.surrogate import Surrogate, Tokens
 from posttrain.formulas.ragged import from_padded, to_padded
 
 CLIP = "ppo_clip"
-"""The surrogate of settings that name none."""
+"""The default surrogate."""
 
 
 class UpperEdge(Moving):
-    """An upper edge of the ratio, and the ends that edges may go to."""
+    """An upper bound of the ratio, and the final values of scheduled bounds."""
 
     moves: ClassVar[Mapping[str, str]] = {"low": "low_end", "high": "high_end"}
     high: float = Field(0.2, description="upper bound of the ratio: 1 + high")
@@ -38,13 +38,13 @@ class UpperEdge(Moving):
 
 
 class ClipOptions(UpperEdge):
-    """Both edges: with only one the ratio could fall without bound where A < 0."""
+    """Both bounds. With only one, the ratio could fall without limit if A < 0."""
 
     low: float = Field(0.2, gt=0, le=1, description="lower bound of the ratio: 1 - low")
 
 
 class GaeOptions(CriticOptions):
-    """The discounts of generalised advantages, and the critic's loss."""
+    """The discount factors of generalised advantages, and the critic's loss."""
 
     gamma: float = Field(1.0, gt=0, le=1, description="discount factor")
     lam: float = Field(0.95, ge=0, le=1, description="lambda of the advantages")
@@ -64,7 +64,7 @@ def outside(ratio: Tensor, advantage: Tensor, low: float | None, high: float) ->
 
 
 def lowest(low: float | None) -> float:
-    """Return the lower edge of a ratio."""
+    """Return the lower bound of a ratio."""
     return 0.0 if low is None else 1 - low
 
 
@@ -81,10 +81,10 @@ def clipped(tokens: Tokens, options: ClipOptions) -> Tensor:
 def gae(
     reward_N: Tensor, value_N: Tensor, lengths_B: Tensor, gamma: float = 1.0, lam: float = 0.95
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantage and return of each action token (Schulman 2016).
+    """Return generalised advantage and return of each action token (Schulman 2016).
 
-    delta_t = r_t + gamma V_{t+1} - V_t,  A_t = sum_l (gamma lambda)^l delta_{t+l},  V_{T+1} = 0,  return = A + V.
-    The columns hold action tokens only, so tokens between two actions (of a user or a tool) are skipped.
+    delta_t = r_t + gamma V_{t+1} - V_t,  A_t = sum_l (gamma lambda)^l delta_{t+l},  V_{T+1} = 0,  return = A + V. The
+    columns contain only action tokens, so tokens between two actions (from a user or a tool) are skipped.
     """
     mask_BT = to_padded(torch.ones_like(reward_N), lengths_B).bool()
     reward_BT, value_BT = to_padded(reward_N, lengths_B), to_padded(value_N, lengths_B)

@@ -1,4 +1,4 @@
-"""REINFORCE++: PPO's clip without a critic; each token's return is whitened over the step."""
+"""REINFORCE++: PPO's clip without a critic. Each token's return is whitened over the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RLOO: each sample against the mean of its siblings."""
+"""RLOO: compare each sample with the mean of the other samples of its prompt."""
 
 from __future__ import annotations
 

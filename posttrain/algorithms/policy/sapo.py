@@ -1,4 +1,4 @@
-"""SAPO: a sigmoid of the ratio in place of a clip, steeper where the advantage is negative."""
+"""SAPO: a sigmoid of the ratio instead of a clip, steeper if the advantage is negative."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posttrain.settings.choices import Options
 
 
 class SapoOptions(Options):
-    """How fast tokens fade as their ratio leaves 1."""
+    """How fast a token's gradient fades as its ratio moves away from 1."""
 
     tau_pos: float = Field(1.0, gt=0, description="temperature for tokens with A > 0")
     tau_neg: float = Field(1.05, gt=0, description="temperature for tokens with A <= 0")

@@ -1,4 +1,4 @@
-"""Learning from the tokens of highest entropy alone: those where a completion could have gone another way."""
+"""Train only on the tokens with the highest entropy, where a completion could have gone another way."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from posttrain.formulas.ragged import Ragged, places
 
 
 class TopEntropyOptions(ClipOptions):
-    """PPO's clip, and which tokens have a loss."""
+    """PPO's clip, and the tokens that have a loss."""
 
     share: float = Field(0.2, gt=0, le=1, description="share of the step's tokens that are trained (at least one)")
 
 
 def dropped(step: Ragged, options: TopEntropyOptions) -> dict[str, Tensor]:
-    """Drop all but the tokens of highest entropy at the start of the step; ties go by prompt and sample, then place."""
+    """Drop all tokens except those with the highest entropy at the start of the step.
+
+    Ties: by prompt, sample, place.
+    """
     counted_N = step.tokens["weight"] > 0
     rank = places(step.lengths_B), step.repeat_to_tokens(step.rows["sample_key"]), -step.tokens["step_start_entropy"]
     return {"dropped": counted_N & ~first_ranked(counted_N, *rank, count=token_count(step, options.share))}

@@ -1,4 +1,4 @@
-"""AOT: log-ratios of a whole step are sorted, and each is compared with the one of the same rank on the other side."""
+"""AOT: sort the log-ratios of a whole step, and compare each with the one of equal rank on the other side."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def aot(more: Tensor, less: Tensor, beta: float) -> Tensor:
 
 
 def of_same_rank(values: Tensor, others: Tensor) -> Tensor:
-    """Return for each value the one of `others` that has its rank: the optimal transport of a convex cost."""
+    """Return for each value the one in `others` with the same rank: the optimal transport for a convex cost."""
     return torch.empty_like(others).scatter(0, values.argsort(stable=True), others.sort().values)
 
 
 def by_margin(h: Tensor, l: Tensor, ref_margin: Tensor) -> tuple[Tensor, Tensor]:
-    """Compare the policy's margins, logp_c - logp_r, with the reference's margin of the same rank."""
+    """Compare the policy's margins, logp_c - logp_r, with the reference's margins of equal rank."""
     shift = ref_margin - of_same_rank(h - l + ref_margin, ref_margin)
     return l - shift, h + shift
 
 
 def by_side(h: Tensor, l: Tensor, ref_margin: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
-    """Compare each chosen answer with the rejected one of the same rank, of whichever prompt."""
+    """Compare each chosen answer with the rejected one of equal rank, from any prompt."""
     return of_same_rank(h, l), of_same_rank(l, h)
 
 

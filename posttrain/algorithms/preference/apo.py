@@ -1,4 +1,4 @@
-"""APO: anchored losses, which say whether the chosen answer should become likelier."""
+"""APO: anchored losses, which decide whether the chosen answer should become likelier."""
 
 from __future__ import annotations
 

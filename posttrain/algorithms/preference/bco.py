@@ -1,4 +1,4 @@
-"""BCO: a classifier of single answers, against the running mean of their rewards."""
+"""BCO: a classifier of single answers with the running mean of their rewards as threshold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DPO: the log-odds of the chosen answer over the rejected one, relative to a reference; and its variants."""
+"""DPO: the log-odds of the chosen answer over the rejected one, relative to a reference; and variants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.preference_loss import BetaOptions, PairLoss
 
 DPO = "dpo"
-"""The loss of settings that name none."""
+"""The default loss."""
 
 
 class DpoOptions(BetaOptions):

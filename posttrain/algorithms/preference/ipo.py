@@ -1,4 +1,4 @@
-"""IPO: the difference of log-ratios is drawn to a constant."""
+"""IPO: pull the difference of log-ratios towards a constant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KTO: single answers by label, against the KL of mismatched answers."""
+"""KTO: single answers with labels, compared with the KL of mismatched answers."""
 
 from __future__ import annotations
 

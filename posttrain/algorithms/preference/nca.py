@@ -1,4 +1,4 @@
-"""NCA: noise contrastive alignment, which holds up the likelihood of the chosen answer."""
+"""NCA: noise contrastive alignment, which keeps up the likelihood of the chosen answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ORPO: the likelihood of the chosen answer, and the odds of the two answers."""
+"""ORPO: the likelihood of the chosen answer, and the odds ratio of the two answers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from posttrain.settings.choices import Options
 
 LOG_HALF = -math.log(2.0)
 NEAR_ZERO = -1e-6
-"""A mean log-prob above this counts as this: the odds of a certain answer are infinite."""
+"""A mean log-prob above this is treated as this, because the odds of a certain answer are infinite."""
 
 
 class OrpoOptions(Options):
-    """The odds term's weight."""
+    """The weight of the odds term."""
 
     beta: float = Field(0.1, gt=0, description="weight of the odds ratio term (lambda in the paper)")
 

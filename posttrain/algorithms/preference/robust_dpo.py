@@ -1,4 +1,4 @@
-"""Robust DPO: an estimate of DPO's loss that flipped labels do not bias."""
+"""Robust DPO: an estimate of DPO's loss without bias from wrong labels."""
 
 from __future__ import annotations
 

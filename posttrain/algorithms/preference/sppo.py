@@ -1,4 +1,4 @@
-"""SPPO: each answer's log-ratio is drawn to its win rate, which for a pair is 1 or 0."""
+"""SPPO: pull each answer's log-ratio towards its win rate, which is 1 or 0 for a pair."""
 
 from __future__ import annotations
 

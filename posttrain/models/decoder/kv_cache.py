@@ -1,9 +1,9 @@
-"""The KV cache of decoding rows; a prompt's keys and values are stored once for all its rows.
+"""The KV cache of decoding rows. A prompt's keys and values are stored once for all its rows.
 
-A step scores the prompt (one matrix product for all rows of that prompt) and the row's own tokens; one softmax runs
+A step scores the prompt (one matrix product for all rows of that prompt) and the row's own tokens, with one softmax
 over both. All rows write a step's keys into the same column, so a row that joined later has nothing in earlier columns.
-The columns grow with the longest completion; where a layer has a sliding window they are a ring of the window's size.
-Keys and values have the dtype of the products, so that no step casts all of them.
+The columns grow with the longest completion. For a layer with a sliding window, they form a ring of the window's size.
+Keys and values have the dtype of the products, so that no step converts all of them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from posttrain.text.packing import PackedRows
 KeyValue = tuple[Tensor, Tensor]
 
 FIRST_COLUMNS = 64
-"""Initial size of a KV buffer; it doubles from there."""
+"""The initial number of columns of a KV buffer. It doubles when full."""
 
 
 class PromptAttention(PackedAttention):
-    """The prefill: packed attention over distinct prompts that keeps their keys and values."""
+    """The prefill: packed attention over distinct prompts that stores their keys and values."""
 
     def __init__(self, packed: PackedRows) -> None:
         """`packed`: rows without completions."""
@@ -34,12 +34,12 @@ class PromptAttention(PackedAttention):
         """Of each layer, keys and values [P, K, T, D], padded on the right."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """Packed attention, and keep the keys and values."""
+        """Compute packed attention, and store the keys and values."""
         self.keys_values[layer] = self._padded(key[0]), self._padded(value[0])
         return super().attend(layer, query, key, value, scoring)
 
     def _padded(self, part_HND: Tensor) -> Tensor:
-        """[K, N, D] of the packed prompts -> [P, K, T, D]."""
+        """Return [K, N, D] of packed prompts as [P, K, T, D]."""
         heads, _, width = part_HND.shape
         padded = part_HND.new_zeros(*self._shape, heads, width)
         padded[self._place_N] = part_HND.transpose(0, 1)
@@ -47,7 +47,7 @@ class PromptAttention(PackedAttention):
 
 
 class CachedAttention:
-    """Keys and values of R decoding rows, which may leave and join between steps.
+    """Keys and values of R decoding rows. Rows may leave and join between steps.
 
     Usage: `admit` rows whose prompts are prefilled, `step` before each decoded token, `keep_rows` to drop some.
     """
@@ -70,7 +70,7 @@ class CachedAttention:
 
     @property
     def nbytes(self) -> int:
-        """The memory of all keys and values."""
+        """The memory of all keys and values in bytes."""
         prompts = sum(part.nbytes for pair in self._prompts.values() for part in pair)
         return prompts + sum(columns.nbytes for columns in self._own.values())
 
@@ -83,7 +83,7 @@ class CachedAttention:
         self._recount()
 
     def admit(self, kept_P: Tensor, fresh: PromptAttention | None, joining_R: Tensor) -> None:
-        """Keep these prompts and add the fresh ones; `joining_R`: the prompt of each new row, kept ones first."""
+        """Keep these prompts and add fresh ones. `joining_R`: each new row's prompt, counting kept ones first."""
         place_P = torch.full_like(self._lengths_P, -1)
         place_P[kept_P] = torch.arange(kept_P.numel(), device=kept_P.device)
         prompts_R = torch.cat([place_P[self._groups.prompts_R], joining_R])
@@ -97,7 +97,7 @@ class CachedAttention:
         self._recount()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """Return one token of each row: [R, H, 1, D] -> [R, 1, H, D]."""
+        """Return the attention output of one token per row: [R, H, 1, D] -> [R, 1, H, D]."""
         window = scoring.window
         if layer not in self._own:
             self._own[layer] = KVBuffer(self._max_new_tokens if window is None else min(self._max_new_tokens, window))
@@ -122,7 +122,7 @@ class CachedAttention:
         return out.view(rows, 1, heads, -1)
 
     def _to_prompts(self, query: Tensor, prompt_keys: Tensor, kv_heads: int, scoring: Scoring) -> Tensor:
-        """Scores of the prompts' tokens, one product for all rows of a prompt."""
+        """Return the scores of the prompts' tokens, with one product for all rows of a prompt."""
         exact = _sums_in_float32(query)
         bias, query = self._bias(kv_heads, torch.float32 if exact else query.dtype), self._groups.by_prompt(query)
         if scoring.cap is None and not exact:
@@ -140,7 +140,7 @@ class CachedAttention:
         self._first, self._late = first, last > first
 
     def _gather_prompts(self, before: int, kept_P: Tensor, fresh: dict[int, KeyValue]) -> None:
-        """The kept prompts and the fresh ones in one tensor per layer, padded to the longest of them."""
+        """Return kept and fresh prompts in one tensor per layer, padded to the longest."""
         longest = int(self._lengths_P.max())
         old = self._prompts if kept_P.numel() else {}
         self._prompts = {}
@@ -153,13 +153,13 @@ class CachedAttention:
         self._bias_PT = torch.zeros(unseen.shape, device=unseen.device).masked_fill_(unseen, -torch.inf)[:, None]
 
     def _bias(self, kv_heads: int, dtype: torch.dtype) -> Tensor:
-        """0 at a prompt's tokens and -inf at its padding [P K, 1, T]: the same in every layer and step."""
+        """Return 0 at a prompt's tokens and -inf at its padding [P K, 1, T]; it is the same in every layer and step."""
         if self._bias_PT.shape[0] != self._lengths_P.numel() * kv_heads or self._bias_PT.dtype != dtype:
             self._bias_PT = self._bias_PT.to(dtype).repeat_interleave(kv_heads, 0)
         return self._bias_PT
 
     def _out_of_window(self, window: int, prompt: int) -> Tensor:
-        """Return the prompt's tokens before a row's sliding window [R, 1, 1, T]."""
+        """Return a mask of the prompt's tokens before a row's sliding window [R, 1, 1, T]."""
         if ("window", window) not in self._masks:
             position_R = self._lengths_P[self._groups.prompts_R] + self._now - self._since_R
             at_T = torch.arange(prompt, device=position_R.device)
@@ -167,7 +167,7 @@ class CachedAttention:
         return self._masks["window", window]
 
     def _before_joining(self, used: int) -> Tensor:
-        """Return the columns that were written before a row joined [R, 1, 1, used]."""
+        """Return a mask of the columns written before a row joined [R, 1, 1, used]."""
         if ("joining", used) not in self._masks:
             place_C = torch.arange(used, device=self._since_R.device)
             step_C = self._now - (self._now - self._first - place_C) % used
@@ -176,13 +176,13 @@ class CachedAttention:
 
 
 def _resized(part: Tensor, longest: int) -> Tensor:
-    """[P, K, T, D] with T = longest: padded or cut on the right."""
+    """Return [P, K, T, D] with T = longest, padded or cut on the right."""
     missing = longest - part.shape[2]
     return part if missing == 0 else pad(part, (0, 0, 0, missing))
 
 
 class KVBuffer:
-    """One layer's keys and values [R, K, C, D]; at `limit` columns (the window) the oldest is written over."""
+    """One layer's keys and values [R, K, C, D]. With `limit` columns (the window), the oldest is overwritten."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self.size = limit, 0
@@ -191,11 +191,11 @@ class KVBuffer:
 
     @property
     def nbytes(self) -> int:
-        """The memory of all columns, used or not."""
+        """The memory of all columns, used or not, in bytes."""
         return sum(part.nbytes for part in self._parts)
 
     def write(self, step: int, key: Tensor, value: Tensor) -> list[Tensor]:
-        """Write a step's keys and values [R, K, 1, D]; returns all keys and values so far, [R K, used, D]."""
+        """Write a step's keys and values [R, K, 1, D]. Return all keys and values so far, [R K, used, D]."""
         if not self._parts:
             self._parts, self.size = [key[:, :, :0], value[:, :, :0]], 0
         if step >= self.size and self.size < self._limit:
@@ -213,19 +213,19 @@ class KVBuffer:
         self._parts = [part[index_R] for part in self._parts]
 
     def extend(self, rows: int) -> None:
-        """Add empty rows: zeros, since masked values must still be finite."""
+        """Add empty rows. They are zeros, because masked values must still be finite."""
         self._parts = [torch.cat([part, part.new_zeros(rows, *part.shape[1:])]) for part in self._parts]
 
     def roll(self, steps: int) -> None:
-        """Drop the first `steps` columns: steps are counted from a later one."""
+        """Drop the first `steps` columns, so that steps are counted from a later one."""
         self._parts = [part.roll(-steps, 2) for part in self._parts]
 
 
 class PromptGroups:
-    """Which row belongs to which prompt; each prompt has the same number of row slots."""
+    """The mapping of rows to prompts. Each prompt has the same number of row slots."""
 
     def __init__(self, prompts_R: Tensor, prompts: int) -> None:
-        """`prompts_R`: the prompt of each row; `prompts`: the number of prompts, those without rows included."""
+        """`prompts_R`: the prompt of each row. `prompts`: the number of prompts, including those without rows."""
         self.prompts_R, self._prompts = prompts_R, prompts
         counts_P = torch.bincount(prompts_R, minlength=prompts)
         self._each = max(int(counts_P.max()), 1) if counts_P.numel() else 1
@@ -241,21 +241,21 @@ class PromptGroups:
         """The row of each slot; that of a slot without one does not matter, since nobody reads it."""
 
     def by_prompt(self, part: Tensor) -> Tensor:
-        """[R, K, Q, X] of rows -> [P K, slots Q, X]."""
+        """Return [R, K, Q, X] by row as [P K, slots Q, X]."""
         _, heads, queries, width = part.shape
         part = part if self._full else part.index_select(0, self._rows_S)
         part = part.view(self._prompts, self._each, heads, queries, width).transpose(1, 2)
         return part.reshape(self._prompts * heads, self._each * queries, width)
 
     def by_row(self, part: Tensor, heads: int) -> Tensor:
-        """[P K, slots Q, X] -> [R, K, Q, X]."""
+        """Return [P K, slots Q, X] as [R, K, Q, X]."""
         width = part.shape[2]
         part = part.view(self._prompts, heads, self._each, -1, width).transpose(1, 2).flatten(0, 1)
         return part if self._full else part.index_select(0, self._slots_R)
 
 
 def _grown(part: Tensor, size: int) -> Tensor:
-    """Return a larger buffer with the same first columns; zeros elsewhere, since masked values must still be finite."""
+    """Return a larger buffer with the same first columns and zeros elsewhere, because masked values must be finite."""
     rows, heads, used, width = part.shape
     grown = part.new_zeros(rows, heads, size, width)
     grown[:, :, :used] = part
@@ -263,7 +263,7 @@ def _grown(part: Tensor, size: int) -> Tensor:
 
 
 def _sums_in_float32(query: Tensor) -> bool:
-    """Whether scores of 16 bits keep the float32 in which they are summed: FlashAttention's do, with which we train."""
+    """Return whether 16-bit scores stay in float32, in which they are summed, as in FlashAttention during training."""
     return query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
 
 

@@ -1,4 +1,4 @@
-"""The memory that a model's keys and values take, from one pass over one token: it needs no weights (device meta)."""
+"""The memory of a model's keys and values, from one pass over one token. No weights are needed (meta device)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posttrain.models.forward.forward import Scoring, hidden_states, runs_in_row
 
 @dataclass(frozen=True)
 class LayerSize:
-    """What a layer caches of a token, in numbers, and of how many tokens of a completion."""
+    """What a layer caches per token, and for how many tokens of a completion."""
 
     numbers: int
     window: int | None
@@ -22,7 +22,7 @@ class LayerSize:
 
 @torch.no_grad()
 def kv_sizes(model: Any) -> Sequence[LayerSize]:
-    """Of each layer; none for a model that is run without a cache. Kept on the model."""
+    """Return the size for each layer; empty for a model that runs without a cache. The model stores the result."""
     found: Sequence[LayerSize] | None = getattr(model, "kv_sizes", None)
     if found is None:
         recorder = _Recorder()
@@ -35,14 +35,14 @@ def kv_sizes(model: Any) -> Sequence[LayerSize]:
 
 
 def kv_bytes(sizes: Sequence[LayerSize], itemsize: int, max_tokens: int) -> tuple[int, int]:
-    """Bytes of the keys and values of a prompt's token, and of a completion at its longest."""
+    """Return the bytes of keys and values per prompt token, and of a completion at its longest."""
     own = [max_tokens if size.window is None else min(max_tokens, size.window) for size in sizes]
     token = sum(size.numbers for size in sizes)
     return itemsize * token, itemsize * sum(size.numbers * most for size, most in zip(sizes, own, strict=True))
 
 
 class _Recorder:
-    """An attention that computes nothing and records what a cache would hold."""
+    """An attention that computes nothing and records what a cache would store."""
 
     def __init__(self) -> None:
         self.layers: dict[int, LayerSize] = {}

@@ -1,8 +1,8 @@
-"""Keys and values of decoding rows in pages, for one attention kernel a layer.
+"""Keys and values of decoding rows in pages, for one attention kernel per layer.
 
-A prompt's full pages are stored once for all its rows; the rest of it is copied into each row's own pages, where the
-completion follows. Rows leave and join by a change of the table of pages alone: shapes and addresses stay, so a step is
-captured once for each size of a batch.
+A prompt's full pages are stored once for all its rows. The rest is copied into each row's own pages, followed by the
+completion. When rows leave and join, only the page table changes. Shapes and addresses stay, so a step is captured once
+for each batch size.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from posttrain.models.forward.varlen import kernel
 from posttrain.text.packing import sent
 
 PAGE = 256
-"""Tokens of a page: the kernel takes multiples of it."""
+"""Tokens per page. The kernel requires multiples of it."""
 SMALLEST = 8
-"""Rows of the smallest batch; larger ones have powers of 2."""
+"""Rows of the smallest batch. Larger batches have powers of 2."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,17 +33,17 @@ class _Prompt:
 
 
 def batch_rows(rows: int) -> int:
-    """Return the rows of the batch that a step computes, those that are not there included."""
+    """Return the number of rows that a step computes, including empty ones."""
     return max(SMALLEST, 1 << (rows - 1).bit_length())
 
 
 def own_pages(max_new_tokens: int) -> int:
-    """Return the pages of a row of its own: the rest of its prompt and its completion at their longest."""
+    """Return the number of a row's own pages: for the rest of its prompt and its longest completion."""
     return -(-(PAGE - 1 + max_new_tokens) // PAGE)
 
 
 class PagedAttention:
-    """Keys and values of R decoding rows, used like `CachedAttention`; `locate` begins a step."""
+    """Keys and values of R decoding rows, used like `CachedAttention`. `locate` begins a step."""
 
     def __init__(self, longest_prompt: int, max_new_tokens: int, device: torch.device) -> None:
         self._own, self._device = own_pages(max_new_tokens), device
@@ -61,12 +61,12 @@ class PagedAttention:
         """Start the next token of each row."""
 
     def locate(self, position_R: Tensor) -> None:
-        """Find where each row's token is written, and how many tokens it sees."""
+        """Compute where each row's token is written, and how many tokens it attends to."""
         page_R = self._table_RP[: position_R.numel()].gather(1, (position_R // PAGE)[:, None])[:, 0]
         self._place_R, self._seen_R = page_R * PAGE + position_R % PAGE, (position_R + 1).to(torch.int32)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """Return one token of each row: [R, H, 1, D] -> [R, 1, H, D]."""
+        """Return the attention output of one token per row: [R, H, 1, D] -> [R, 1, H, D]."""
         attention, window, ends = kernel(), scoring.window, self._ends[: query.shape[0] + 1]
         assert attention is not None, "check `takes_pages` first"
         with unsorted():
@@ -89,7 +89,7 @@ class PagedAttention:
         self._write_table()
 
     def admit(self, kept_P: Tensor, fresh: PromptAttention | None, joining_R: Tensor) -> None:
-        """Keep these prompts and add the fresh ones; `joining_R`: the prompt of each new row, kept ones first."""
+        """Keep these prompts and add fresh ones. `joining_R`: each new row's prompt, counting kept ones first."""
         kept = kept_P.tolist()
         for place in {*range(len(self._prompts))} - {*kept}:
             self._free += self._prompts[place].pages
@@ -106,7 +106,7 @@ class PagedAttention:
         self._write_table()
 
     def _take(self, pages: int) -> list[int]:
-        """Free pages; more are made where there are too few."""
+        """Return free pages. Allocate more if there are too few."""
         if missing := max(0, pages - len(self._free)):
             more = max(missing, self._size // 8)
             self._free += range(self._size, self._size + more)
@@ -114,7 +114,7 @@ class PagedAttention:
         return [self._free.pop() for _ in range(pages)]
 
     def _grow(self, fresh: dict[int, KeyValue]) -> None:
-        """Make memory for all pages, which moves them."""
+        """Allocate memory for all pages, which moves them."""
         for layer, pair in fresh.items() if not self._pools else ():
             self._pools[layer] = [part.new_zeros(0, PAGE, part.shape[1], part.shape[3]) for part in pair]
         for layer, pools in self._pools.items():
@@ -136,14 +136,14 @@ class PagedAttention:
                     pool.index_copy_(0, target, padded.reshape(-1, PAGE, *part.shape[1::2])[source])
 
     def _copy_ends(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy what a prompt has beyond its full pages into the first page of each of its new rows."""
+        """Copy the part of a prompt after its full pages into the first page of each of its new rows."""
         source, target = (self._sent([pair[side] for pair in pairs]) for side in (0, 1))
         with unsorted():
             for pool in (pool for pools in self._pools.values() for pool in pools):
                 pool.index_copy_(0, target, pool[source])
 
     def _write_table(self) -> None:
-        """Write the pages of each row, 0 for rows that are not there."""
+        """Write the pages of each row; 0 for empty rows."""
         if len(self._rows) > self._table_RP.shape[0]:
             self.graphs.clear()
             self._table_RP = self._table_RP.new_zeros(batch_rows(len(self._rows)), self._table_RP.shape[1])

@@ -1,7 +1,8 @@
 """One model in the decoding loop: the rows so far, and the logits of each row's next token.
 
-A step of the common decoder families runs as plain tensor calls, since a small model's step is mostly Python; on a GPU
-it can be a CUDA graph. Other models run their own code over our cache, over their own, or over whole rows again.
+For common decoder families, a step runs as plain tensor calls, because a small model's step is mostly Python overhead;
+on a GPU it can be a CUDA graph. Other models run their own code with our cache, with their own cache, or over whole
+rows again.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from posttrain.rollout import token_rows
 from posttrain.text.packing import micro_batches, pack, sent
 
 PREFILL_TOKENS = 16_384
-"""Most tokens of prompts in one pass."""
+"""The most prompt tokens in one pass."""
 DecodingAttention = CachedAttention | PagedAttention
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 FIXED_ROTARY = ("default", "linear", "llama3", "yarn")
-"""Kinds of rotary positions whose table does not change with the length."""
+"""Kinds of rotary positions whose table does not depend on the length."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,10 @@ class _Layer:
 
 
 class DecoderStep:
-    """The hidden state after one more token of each row; built again whenever the weights have changed."""
+    """The hidden state after one more token of each row. It is built again after the weights have changed."""
 
     def __init__(self, model: Any, longest: int) -> None:
-        """`longest`: positions are below it."""
+        """`longest`: all positions are below it."""
         core, config = model.base_model, model.config
         self._embedding, self._norm, self._eps = core.embed_tokens.weight, core.norm.weight, config.rms_norm_eps
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -67,7 +68,7 @@ class DecoderStep:
         return takes_pages(self._embedding.new_empty(0, self._size))
 
     def __call__(self, token_R: Tensor, position_R: Tensor, cache: DecodingAttention) -> Tensor:
-        """Return the last hidden states [R, D] of one token a row."""
+        """Return the last hidden states [R, D] of one token per row."""
         x = self._embedding[token_R]
         width, eps = x.shape[1:], self._eps
         cos, sin = self._cos[position_R][:, None], self._sin[position_R][:, None]
@@ -82,7 +83,7 @@ class DecoderStep:
         return rms_norm(x, width, self._norm, eps)
 
     def _query_key_value(self, qkv: Tensor, layer: _Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys, values [R, H, 1, D] with rotary positions applied."""
+        """Return queries, keys and values [R, H, 1, D] with rotary positions applied."""
         heads, rotated = self._heads, self._heads + self._kv_heads
         split = qkv.view(-1, rotated + self._kv_heads, self._size)
         both = split[:, :rotated]
@@ -98,7 +99,7 @@ class DecoderStep:
 
 
 def supports_decoder_step(model: Any) -> bool:
-    """Return whether the model consists of exactly the modules that `DecoderStep` implements."""
+    """Return whether the model consists only of modules that `DecoderStep` implements."""
     core, config = model.base_model, model.config
     if type(core).__name__ not in FAMILIES or config.hidden_act != "silu":
         return False
@@ -133,14 +134,14 @@ def _mlp(layer: Any) -> tuple[Any, Any, Any]:
 
 
 def _concatenated(dtype: torch.dtype, *parts: Any) -> tuple[Tensor, Tensor | None]:
-    """Linear layers of one input as one, adapters merged."""
+    """Return linear layers with the same input as one layer, with adapters merged."""
     weights, biases = [merged_weight(part) for part in parts], [linear_of(part).bias for part in parts]
     weight = torch.cat(weights) if len(parts) > 1 else weights[0]
     return weight.to(dtype), None if biases[0] is None else torch.cat(biases)
 
 
 def _added(x: Tensor, part: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x + linear(part), in one product."""
+    """Return x + linear(part), in one product."""
     return torch.addmm(x if bias is None else x + bias, part, weight.t())
 
 
@@ -149,10 +150,10 @@ DecodeFn = Callable[[Tensor, Tensor], Tensor]
 
 
 class CudaGraph:
-    """A captured step and the tensors that it reads and writes; each call overwrites the result of the one before."""
+    """A captured step with its input and output tensors. Each call overwrites the previous result."""
 
     def __init__(self, step: DecodeFn, token_R: Tensor, position_R: Tensor, size: int) -> None:
-        """`size`: the rows of the step; those that are not there have a token too."""
+        """`size`: the number of rows of the step. Empty rows have a token too."""
         self._token_R, self._position_R = token_R.new_zeros(size), position_R.new_zeros(size)
         self._read(token_R, position_R)
         warmup = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -175,27 +176,27 @@ class CudaGraph:
 
 
 class DecoderBackend(Protocol):
-    """A model that decodes rows; rows may leave and join between steps."""
+    """A model that decodes rows. Rows may leave and join between steps."""
 
     def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
-        """Keep these prompts, prefill the fresh ones, add a row for each of `joining` (its prompt; kept ones first)."""
+        """Keep these prompts, prefill fresh ones, and add a row for each of `joining` (its prompt; kept ones first)."""
 
     def keep_rows(self, index_R: Tensor) -> None:
-        """Drop all other rows; called before the rest gets its next token."""
+        """Drop all other rows. Call it before the rest gets its next token."""
 
     def next_logits(self) -> Tensor:
-        """Return the logits of the next token [R, V], in float32 at least."""
+        """Return the logits of the next token [R, V], in float32 or higher precision."""
 
     def append_tokens(self, token_R: Tensor, position_R: Tensor) -> None:
-        """Append the token that was chosen for each row."""
+        """Append the chosen token of each row."""
 
     def kv_bytes(self) -> tuple[int, int]:
-        """Memory of the keys and values of a prompt's token, and of a row's own tokens at most."""
+        """Return bytes of keys and values per prompt token, and of a row's own tokens at most."""
         ...
 
 
 def backend_of(model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool = False) -> DecoderBackend:
-    """Return the fastest backend that runs the model; `cuda_graphs` where the model allows them."""
+    """Return the fastest backend that can run the model. `cuda_graphs`: use them if the model permits."""
     if runs_in_rows(model):
         return OwnCacheDecoder(model) if has_own_cache(model) else RecomputeDecoder(model)
     return CachedDecoder(model, longest_prompt, max_new_tokens, cuda_graphs=cuda_graphs)
@@ -203,14 +204,14 @@ def backend_of(model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_gra
 
 @dataclass
 class _SameLength:
-    """Rows that are equally long, in one cache of the model's own."""
+    """Rows of equal length in one cache of the model's own."""
 
     cache: Any
     slots_G: Tensor
 
 
 class OwnCacheDecoder:
-    """A model with its own cache, such as recurrent states: rows of one length share one, so that nothing is padded."""
+    """A model with its own cache, e.g. recurrent states. Rows of equal length share a cache, so nothing is padded."""
 
     def __init__(self, model: Any) -> None:
         head = head_of(model)
@@ -263,7 +264,7 @@ class OwnCacheDecoder:
 
 
 class RecomputeDecoder:
-    """A model that cannot decode from any cache: every row is run again for each token."""
+    """A model that cannot decode from any cache. Every row is run again for each token."""
 
     def __init__(self, model: Any) -> None:
         head = head_of(model)
@@ -296,7 +297,7 @@ class RecomputeDecoder:
 
 
 class CachedDecoder:
-    """A model with our cache, and its last hidden state of each row."""
+    """A model with our cache, and the last hidden state of each row."""
 
     def __init__(self, model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool) -> None:
         head = head_of(model)
@@ -325,7 +326,7 @@ class CachedDecoder:
         self._states_R = new_R if self._states_R is None else torch.cat([self._states_R, new_R])
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[PromptAttention, list[Tensor]]:
-        """Return the keys and values of prompts, and their last hidden states."""
+        """Return the prompts' keys and values, and their last hidden states."""
         packed = pack(token_rows(prompts, [[]] * len(prompts))).to(self._device)
         attention = PromptAttention(packed)
         every = hidden_states(self._model, packed.ids_N[None], packed.positions_N[None], attention)[0]
@@ -355,7 +356,7 @@ class CachedDecoder:
         return token, row
 
     def _captured(self, cache: PagedAttention, token_R: Tensor, position_R: Tensor) -> Tensor:
-        """Return the hidden states by the graph of so many rows."""
+        """Return the hidden states, computed by the graph for this number of rows."""
         step = self._step
         assert step is not None
 

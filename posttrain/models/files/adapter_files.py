@@ -1,4 +1,4 @@
-"""Adapter folders in peft's format: the trained matrices, and which frozen model they belong to, by its digest."""
+"""Adapter folders in peft's format: the trained matrices, and the digest of the frozen model they belong to."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ from posttrain.settings.host import HOST
 ADAPTER_CONFIG: Final = "adapter_config.json"
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 ADAPTED_CONFIG: Final = "adapted_config.json"
-"""The config of the model with the adapter; as config.json it would make transformers look for a whole model."""
+"""The config of the model with the adapter. As config.json, it would make transformers look for a whole model."""
 PREFIX: Final = "base_model.model."
-"""What peft puts before the name of each tensor."""
+"""peft's prefix of tensor names."""
 MAGNITUDE: Final = "lora_magnitude_vector"
 MERGE: Final = "Merge it into its model with peft"
 
 
 class Base(NamedTuple):
-    """The frozen model that an adapter belongs to: its folder and the digest of its manifest."""
+    """The frozen model of an adapter: its folder and the digest of its manifest."""
 
     folder: Path
     manifest: str
     format: str
-    """`whole`, or `nf4`: in 4 bits."""
+    """`whole`, or `nf4` for 4 bits."""
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether the folder holds an adapter and no whole model."""
+    """Return whether the folder contains an adapter and not a whole model."""
     return (folder / ADAPTER_CONFIG).is_file()
 
 
 def config_file(folder: Path) -> Path:
-    """Return the file with the config of the folder's model, whole or adapter; earlier adapters have config.json."""
+    """Return the config file of the folder's model, whole or adapter. Earlier adapters have config.json."""
     own = folder / ADAPTED_CONFIG
     return own if own.is_file() else folder / "config.json"
 
 
 def whole_model(folder: Path) -> Path:
-    """Return the folder of the whole model that an adapter, or one that was trained on top of it, belongs to."""
+    """Return the folder of the whole model below an adapter, directly or through other adapters."""
     while is_adapter(folder):
         folder = Path(str(read_adapter(folder)[0].get("base_model_name_or_path")))
     return folder
 
 
 def trained_tensors(model: Any) -> dict[str, Tensor]:
-    """Return the trained tensors of a model with an adapter, under the names that peft gives them in files."""
+    """Return the trained tensors of a model with an adapter, under peft's names in files."""
     trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
     named = {
         name.replace(f".{ADAPTER}", ""): master_of(part).detach().to("cpu", copy=is_sharded(model))
@@ -71,7 +71,7 @@ def trained_tensors(model: Any) -> dict[str, Tensor]:
 def write_adapter(
     model: Any, adapter: TrainedAdapter, folder: Path, dtype: torch.dtype, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write the trained tensors and their config; `metadata` is added to that of the file."""
+    """Write the trained tensors and their config. `metadata` is added to the file's own."""
     saved = {PREFIX + name: part.to(dtype).contiguous() for name, part in trained_tensors(model).items()}
     with TensorFile(folder / ADAPTER_WEIGHTS, saved, {"format": "pt", **(metadata or {})}) as file:
         for name, part in saved.items():
@@ -98,14 +98,14 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def scaling(config: Mapping[str, Any]) -> float:
-    """Return what an adapter's update is multiplied by."""
+    """Return the factor of an adapter's update."""
     rank = config["r"]
     return float(config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank))
 
 
 @torch.no_grad()
 def merge_into(model: Any, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> None:
-    """Merge an adapter into a fresh copy of its model: it cannot be taken out again bit by bit."""
+    """Merge an adapter into a fresh copy of its model. It cannot be removed again bit by bit."""
     named: Mapping[str, nn.Parameter] = dict(model.named_parameters())
     rest = dict(tensors)
     for layer in sorted({name.partition(".lora_")[0] for name in tensors if ".lora_" in name}):
@@ -121,7 +121,7 @@ def merge_into(model: Any, config: Mapping[str, Any], tensors: Mapping[str, Tens
 
 
 def check_base(base: Base, where: Path, manifest: str) -> None:
-    """Refuse an adapter whose frozen model is missing or another one."""
+    """Reject an adapter whose frozen model is missing or different."""
     if not (base.folder / "config.json").is_file():
         fix = HOST.fix("base missing", "Put it there again").format(base=base.folder.as_posix())
         what = f"its base {base.folder.as_posix()} is missing"
@@ -132,7 +132,7 @@ def check_base(base: Base, where: Path, manifest: str) -> None:
 
 
 def base_digest(folder: Path, manifest: str) -> str:
-    """Return what identifies a frozen model: its manifest, or its weights and config where it has no manifest."""
+    """Return the digest that identifies a frozen model: of its manifest, or of weights and config without one."""
     if (folder / manifest).is_file():
         return digest(folder / manifest)
     files = [*sorted(folder.glob("*.safetensors")), folder / "config.json"]

@@ -1,4 +1,4 @@
-"""Numbers of a config.json that no model can have, found without transformers and before anything is built."""
+"""Check the numbers in a config.json for impossible values, without transformers and before building anything."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 MOST_LAYERS: Final = 2_000
-"""More than ten times the deepest published model; each layer is built, on the meta device too."""
+"""More than ten times the deepest published model. Each layer is built, even on the meta device."""
 MOST_EXPERTS: Final = 100_000
 _LAYERS: Final = re.compile(r"(num|n|encoder|decoder)_(\w+_)?layers?")
 _EXPERTS: Final = re.compile(r"(num|n)_(\w+_)?experts")
@@ -16,7 +16,7 @@ _LARGEST: Final = 2**31 - 1
 
 
 def config_faults(config: Mapping[str, Any]) -> list[str]:
-    """Return a text for each number that cannot be, in the config and in the configs inside it."""
+    """Return a text for each impossible number in the config and its nested configs."""
     return [f"{name} = {value!r:.40} cannot be: {why}" for name, value, why in _faults(config)]
 
 

@@ -1,4 +1,4 @@
-"""Import a model that was trained elsewhere: a folder, or a model of the Hub at its commit."""
+"""Import a model that was trained elsewhere: from a folder, or from the Hub at a commit."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def fetch_model(
     chat_template: str | None = None,
     variables: Mapping[str, Any] | None = None,
 ) -> None:
-    """Check a model and its tokenizer, and write both into `target` in their own dtype, with a manifest.
+    """Check a model and its tokenizer, and write both to `target` in their own dtype, with a manifest.
 
-    `chat_template`: a file whose template replaces the model's own. `variables`: values that it has from then on.
+    `chat_template`: a file whose template replaces the model's. `variables`: fixed values for its variables.
     """
     folder = Path(name) if revision is None else _from_hub(name, revision)
     if not folder.is_dir():
@@ -69,7 +69,7 @@ def fetch_model(
 
 
 def _check_scorer(model: Any, folder: Path) -> None:
-    """Refuse a classifier of several labels, and note a scorer that was not trained here."""
+    """Reject a classifier with several labels, and mark a scorer that was not trained with posttrain."""
     if (labels := model.score.out_features) != 1:
         what, fix = f"it gives {labels} numbers for a text (num_labels)", "Use a reward model with num_labels 1"
         raise ModelError(what=what, where=str(folder / "config.json"), fix=fix)

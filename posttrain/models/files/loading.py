@@ -1,8 +1,8 @@
-"""Load a model of the class that its config names, by transformers' own conversion; faults of the files are named.
+"""Load a model of the class that its config names, with transformers' own conversion. Errors name faulty files.
 
-Scalar heads are a family's `...ForSequenceClassification`, also where transformers has none. On disk both are the same:
-the backbone's tensors under the family's own prefix, `score.weight` [1, hidden] and `num_labels` 1 in
-config.json.
+A model with a scalar head has the class `...ForSequenceClassification` of its family, even if transformers has none. On
+disk both are the same: the backbone's tensors under the family's own prefix, `score.weight` [1, hidden], and
+`num_labels` 1 in config.json.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from posttrain.models.self_check import verify_forward
 
 SUFFIX = "ForSequenceClassification"
 WHOLE_TEXT = "scores_whole_text"
-"""In config.json: a scorer that was not trained here, and reads all that its chat template writes."""
+"""A key in config.json for a scorer that was not trained here and reads everything its chat template writes."""
 
 
 def is_scorer(model: Any) -> bool:
@@ -38,7 +38,7 @@ def is_scorer(model: Any) -> bool:
 
 
 def scorer_name(model_type: str) -> str:
-    """Return the architecture of a family's scorer: transformers' own name, or one made like it."""
+    """Return the class name of a family's scorer: transformers' own, or one built like it."""
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
@@ -49,7 +49,7 @@ def scorer_name(model_type: str) -> str:
 
 
 def model_class(config: Any) -> Any:
-    """Return the class that config.architectures names, which must be one of transformers' or a scorer."""
+    """Return the class in config.architectures. It must be one of transformers' or a scorer."""
     import transformers
 
     name = config.architectures[0]
@@ -63,7 +63,7 @@ def model_class(config: Any) -> Any:
 
 
 def with_scalar_head(model: Any, where: str) -> Any:
-    """The language model's backbone with a scalar head, which starts at 0, in place of the language model head."""
+    """Return the language model's backbone with a scalar head, initialised to 0, instead of the language model head."""
     config = model.config
     config.architectures, config.num_labels = [scorer_name(config.model_type)], 1
     with torch.device("meta"):
@@ -80,7 +80,7 @@ def with_scalar_head(model: Any, where: str) -> Any:
 
 
 def _generic(name: str, model_type: str) -> Any:
-    """Return the family's scorer by transformers' own recipe, for a family that has none."""
+    """Return a scorer for a family that lacks one, by transformers' own recipe."""
     import transformers
     from transformers.modeling_layers import GenericForSequenceClassification
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -93,12 +93,13 @@ def _generic(name: str, model_type: str) -> Any:
 
 
 OLD_BUFFERS = re.compile(r"(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$")
-"""Masks and the like that old files hold and models now make themselves, unless a tensor of theirs has the name."""
+"""Buffers such as masks in old files, which models now create. A tensor of the model with the same name takes
+precedence."""
 BUILD_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def load_weights(cls: Any, config: Any, weights: WeightFiles) -> Any:
-    """The model that config describes with the weights in it, by transformers' own conversion of names and layouts."""
+    """Return the model of a config with these weights, using transformers' conversion of names and layouts."""
     where = str(weights.folder / "config.json")
     layers = config.get_text_config().num_hidden_layers
     if layers > len(weights):
@@ -136,7 +137,7 @@ def load_weights(cls: Any, config: Any, weights: WeightFiles) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers, whose loader here reads one tensor at a time: our errors report what is wrong."""
+    """Silence transformers, whose loader reads one tensor at a time here. Our errors report problems."""
     from transformers.utils import logging
 
     os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # threads would read ahead and hold a second copy of the weights
@@ -152,7 +153,7 @@ def quiet() -> Iterator[None]:
 
 
 def _check_dtypes(weights: WeightFiles) -> None:
-    """Every tensor is floating point, but for old masks."""
+    """Check that every tensor is floating point, except old masks."""
     faults = [
         f"{name} is {kind(weights.tensor(name).dtype)}, expected floating point of 16 bits or more"
         for name in weights
@@ -162,7 +163,7 @@ def _check_dtypes(weights: WeightFiles) -> None:
 
 
 def _check_fit(info: dict[str, Any], folder: Path) -> None:
-    """Refuse weights with missing, unexpected or misshapen tensors."""
+    """Reject weights with missing, unexpected or misshapen tensors."""
     faults = [f"missing {name}" for name in sorted(info["missing_keys"])]
     faults += [f"unexpected {name}" for name in sorted(info["unexpected_keys"]) if not OLD_BUFFERS.search(name)]
     faults += [
@@ -179,12 +180,12 @@ def _refuse(faults: list[str], folder: Path) -> None:
 
 
 def not_finite(model: Any) -> list[str]:
-    """Return the weights that are not all numbers."""
+    """Return the weights with values that are not finite."""
     return [name for name, part in unshared(model).items() if not torch.isfinite(part).all()]
 
 
 def meta_model(cls: Any, config: Any, where: str) -> Any:
-    """Return the model without memory for its tensors; refused where config makes no model or one that does not fit."""
+    """Return the model without memory for tensors. Raise if the config gives no model or one that does not fit."""
     from huggingface_hub.errors import StrictDataclassError
 
     try:
@@ -201,7 +202,7 @@ def meta_model(cls: Any, config: Any, where: str) -> Any:
 
 
 def prepared(model: Any) -> Any:
-    """Return the model with our attention and norms, for use."""
+    """Return the model with our attention and norms, ready for use."""
     from posttrain.models.forward.forward import register
 
     model.set_attn_implementation(register())

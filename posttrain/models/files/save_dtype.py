@@ -1,4 +1,4 @@
-"""The dtype and layout of a saved model, and a warning where rounding undoes the training."""
+"""The dtype and layout of a saved model, and a warning if rounding undoes the training."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from posttrain.models.master_weights import keeps_float32, master_of, round_mast
 from posttrain.models.sharding import is_sharded
 
 MAX_UNDONE = 0.1
-"""Fraction of the trained weights that rounding may undo without a warning."""
+"""The fraction of trained weights above which undone weights cause a warning."""
 
 PIECE = 2**20
-"""Numbers that are compared at a time."""
+"""The count of numbers compared at a time."""
 
 SaveDtype = Literal["float32", "bfloat16", "float16"]
 
 
 @torch.no_grad()
 def round_weights(model: Any, source: str | Path, save_dtype: SaveDtype | None = None) -> torch.dtype:
-    """Round the model in memory to the dtype that it is saved in, and warn where that undoes the training."""
+    """Round the model in memory to its save dtype, and warn if that undoes the training."""
     if adapter_of(model) is not None:
         dtype: torch.dtype = torch.float32 if save_dtype is None else getattr(torch, save_dtype)
         for part in model.parameters():
@@ -53,7 +53,7 @@ def round_weights(model: Any, source: str | Path, save_dtype: SaveDtype | None =
 
 
 def _warn_of_lost_training(model: Any, start: WeightFiles, dtype: torch.dtype) -> None:
-    """Warn if rounding gives many of the trained weights the value that they started from."""
+    """Warn if rounding returns many of the trained weights to their start values."""
     changed = undone = 0
     for name, part in _hub_layout(model, unshared(model)):
         if name not in start or list(start.later(name).get_shape()) != list(part.shape):
@@ -72,12 +72,12 @@ def _warn_of_lost_training(model: Any, start: WeightFiles, dtype: torch.dtype) -
 
 
 def _dtype_of(model: Any, name: str, dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype that a tensor is saved in: some families keep a few in float32, whatever the others have."""
+    """Return the dtype that a tensor is saved in. Some families keep a few in float32, whatever the others have."""
     return torch.float32 if keeps_float32(model, name, dtype) else dtype
 
 
 def saved_layout(model: Any, dtype: torch.dtype, own: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """Return every tensor that `saved_tensors` gives, without memory for its values."""
+    """Return every tensor that `saved_tensors` yields, without memory for values."""
     own = unshared(model) if own is None else own
     return dict(_hub_layout(model, own, lambda name, part: part.detach().to("meta", _dtype_of(model, name, dtype))))
 
@@ -85,9 +85,9 @@ def saved_layout(model: Any, dtype: torch.dtype, own: Mapping[str, Tensor] | Non
 def saved_tensors(
     model: Any, dtype: torch.dtype, own: Mapping[str, Tensor] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Return every tensor under the name and in the dtype that it has on disk, in host memory.
+    """Yield every tensor with its name and dtype on disk, in host memory.
 
-    `own`: the tensors of the model, where they are not those of its modules.
+    `own`: the model's tensors, if they are not those in its modules.
     """
     own = unshared(model) if own is None else own
     copy = is_sharded(model)  # FSDP frees what it has gathered, which it cannot once numpy has seen it
@@ -101,9 +101,9 @@ LAYER = re.compile(r".*?\.\d+\.")
 def _hub_layout(
     model: Any, tensors: Mapping[str, Tensor], change: Callable[[str, Tensor], Tensor] = lambda _, part: part
 ) -> Iterator[tuple[str, Tensor]]:
-    """The changed tensors as the Hub's files have them: transformers joins experts and renames parts when it loads.
+    """Yield the changed tensors in the Hub's layout. transformers joins experts and renames parts on loading.
 
-    It copies what it converts, so it gets one layer at a time.
+    transformers copies what it converts, so it gets one layer at a time.
     """
     from transformers.core_model_loading import revert_weight_conversion
 
@@ -113,13 +113,13 @@ def _hub_layout(
 
 
 def _layer(name: str) -> str:
-    """Return what the names of a layer's tensors begin with; nothing for those of no layer."""
+    """Return the common prefix of a layer's tensor names; empty for other tensors."""
     found = LAYER.match(name)
     return found.group() if found else ""
 
 
 def unshared(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters, or their masters, and saved buffers, each tied tensor once."""
+    """Return parameters (or their masters) and saved buffers, each tied tensor once."""
     seen: dict[int, str] = {}
     tensors: dict[str, Tensor] = {}
     for name, part in _named_tensors(model).items():
@@ -130,7 +130,7 @@ def unshared(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _named_tensors(model: nn.Module) -> Mapping[str, Tensor]:
-    """The model's state_dict; of a model that is gathered whole without FSDP's hook, which would divide it again."""
+    """Return the model's state_dict. For a gathered model, skip FSDP's hook, which would shard it again."""
     if not is_sharded(model):
         return model.state_dict(keep_vars=True)
     tensors: dict[str, Tensor] = {}

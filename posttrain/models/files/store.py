@@ -1,4 +1,4 @@
-"""Model folders: what `from_pretrained` and vLLM load, plus a manifest of every tensor; checked both ways."""
+"""Model folders that `from_pretrained` and vLLM can load, with a manifest of every tensor, checked on load and save."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ from posttrain.settings.plain import MODELS, check_format
 
 MANIFEST = "manifest.json"
 FORMAT = "posttrain_format"
-"""The manifest's key of the format version; tensors and files have other names."""
+"""The manifest's key of the format version. No tensor or file has this name."""
 BASE = "posttrain_base"
-"""The manifest's key of the model that an adapter belongs to."""
+"""The manifest's key of an adapter's base model."""
 WHOLE, NF4 = "whole", "nf4"
-"""The format in which an adapter's base was kept while it was trained."""
+"""The format of an adapter's base during training."""
 READERS = 4
-"""Tensors that are read and hashed at a time."""
+"""Tensors that are read and hashed in parallel."""
 REWRITE = "Write the folder again, or delete manifest.json if you changed it on purpose"
 GENERATION = "generation_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
@@ -70,7 +70,7 @@ IGNORED_KEYS = (
 
 @phase("load")
 def load_tokenizer(path: str | Path) -> Any:
-    """Return the folder's tokenizer, from its files alone."""
+    """Return the folder's tokenizer, loaded only from its files."""
     from transformers import PreTrainedTokenizerFast
 
     folder = _folder(path)
@@ -90,7 +90,7 @@ def load_tokenizer(path: str | Path) -> Any:
 
 
 def check_vocabulary(tokenizer: Any, folder: Path) -> None:
-    """The folder's model embeds every token."""
+    """Check that the folder's model has an embedding for every token."""
     rows = load_config(folder).get_text_config().vocab_size
     if len(tokenizer) > rows:
         what = f"the tokenizer has {len(tokenizer)} tokens, the model embeds {rows}"
@@ -111,7 +111,7 @@ def new_model(config: Any, seed: int) -> Any:
 
 @phase("load")
 def load_model(path: str | Path) -> Any:
-    """Return the folder's model as its config names it, in float32, every tensor accounted for and finite.
+    """Return the folder's model of the class in its config, in float32, with every tensor checked.
 
     An adapter is merged into its base.
     """
@@ -135,13 +135,13 @@ def load_policy(path: str | Path) -> Any:
 
 @phase("load")
 def load_scorer(path: str | Path) -> Any:
-    """Return a scalar-head model: the folder's own, or a language model's backbone with a head that starts at 0."""
+    """Return a model with a scalar head: the folder's own, or a language model's backbone with a head of zeros."""
     model = load_model(path)
     return model if is_scorer(model) else scorer_of(model, str(path))
 
 
 def scorer_of(model: Any, where: str) -> Any:
-    """Return the language model's backbone with a scalar head that starts at 0."""
+    """Return the language model's backbone with a scalar head, initialised to 0."""
     scorer = with_scalar_head(model, where)
     if runs_in_rows(model):
         run_in_rows(scorer)
@@ -149,14 +149,14 @@ def scorer_of(model: Any, where: str) -> Any:
 
 
 def _merged_model(folder: Path) -> Any:
-    """Return the base of an adapter with the adapter merged into it; both must be what their manifests say."""
+    """Return an adapter's base with the adapter merged. Both must match their manifests."""
     base = _base(_manifest(folder), folder)
     check_base(base, folder, MANIFEST)
     return _merged(base, load_config(folder), *read_adapter(folder), str(folder))
 
 
 def _merged(base: Base, config: Any, adapter: dict[str, Any], tensors: dict[str, Tensor], where: str) -> Any:
-    """Return the model of a folder with an adapter merged into it, and the adapter's config of the model."""
+    """Return a folder's model with an adapter merged, and the config of the model with the adapter."""
     model = load_model(base.folder)
     if base.format == NF4:
         round_model(model)
@@ -184,7 +184,7 @@ def _base(manifest: dict[str, Any], folder: Path) -> Base:
 
 
 def load_config(folder: Path) -> Any:
-    """Return the config class that config.json names, with an architecture that belongs to it."""
+    """Return the config of the class that config.json names, with an architecture that belongs to it."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -233,11 +233,11 @@ def save_model(
     files: str | Path | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Write weights, config, tokenizer and manifest; the folder appears complete or not at all.
+    """Write weights, config, tokenizer and manifest. The folder appears completely or not at all.
 
-    `source` is the folder that the model started from: its dtype is kept unless `save_dtype` names another, and the
-    model in memory is rounded to it, so that what is measured afterwards is what was saved (an adapter that is merged
-    stays as it was trained). The tokenizer and the other small files are all of `files`, or those of `source`.
+    `source`: the folder that the model started from. Its dtype is kept unless `save_dtype` sets another. The model in
+    memory is rounded to this dtype, so that later evaluations see the saved weights (a merged adapter stays as
+    trained). The tokenizer and other small files come from `files` if given, else from `source`.
     """
     target = Path(path)
     _check_finite(model, target, "Lower the learning rate; the last good checkpoint is kept")
@@ -286,7 +286,7 @@ def _small_files(folder: Path) -> list[Path]:
 
 
 def _folder(path: str | Path) -> Path:
-    """The folder, its small files checked against the manifest if there is one; tensors are checked when read."""
+    """Return the folder. If it has a manifest, its small files are checked; tensors are checked when read."""
     folder = Path(path)
     if not folder.is_dir():
         fix = HOST.fix("model missing", "Give the folder with its config.json, weights and tokenizer")
@@ -301,7 +301,7 @@ def _folder(path: str | Path) -> Path:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    """Return what the folder should hold; empty for a model from elsewhere, which has no manifest."""
+    """Return the folder's expected contents; empty for a model from elsewhere, which has no manifest."""
     file = folder / MANIFEST
     try:
         found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -314,7 +314,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _check_digests(weights: WeightFiles) -> None:
-    """The weights are those that the manifest lists, if there is one."""
+    """Check that the weights match the manifest, if there is one."""
     listed = {name: entry for name, entry in _manifest(weights.folder).items() if not isinstance(entry, str)}
     if not listed:
         return
@@ -334,7 +334,7 @@ def config_text(model: Any, dtype: torch.dtype) -> str:
 
 
 def load_stop_tokens(path: str | Path) -> tuple[int, ...]:
-    """Return the end tokens of the folder's generation_config.json, if it has one."""
+    """Return the end tokens in the folder's generation_config.json, if it has one."""
     file = Path(path) / GENERATION
     try:
         listed = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None

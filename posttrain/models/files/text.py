@@ -17,9 +17,10 @@ def load_text(folder: Path, today: str = DATE, variables: Mapping[str, Any] | No
 
 
 def context_of(config: Any) -> int | None:
-    """Return the most tokens of a row by the model's config; None for families that set no limit.
+    """Return the model's context length from its config; None for families without a limit.
 
-    With `longrope` it is the length of pretraining: beyond, transformers turns every row of a call by the longest one.
+    With `longrope` it is the pretraining length, because beyond it transformers rotates every row of a call by the
+    longest one.
     """
     text = config.get_text_config()
     rope = getattr(text, "rope_parameters", None) or {}

@@ -1,4 +1,4 @@
-"""The tokenizer of an imported model, with the pad token and the chat template that chat training needs."""
+"""The tokenizer of an imported model, with the pad token and chat template that chat training needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ TEMPLATE = (
     f"{{% for message in messages %}}{TURN}{{% endfor %}}"
     "{% if add_generation_prompt %}{{ 'assistant\\n' }}{% endif %}"
 )
-"""Each turn is its role, its content and the end token, which content cannot contain: so no turn can be forged."""
+"""Each turn is its role, its content and the end token. Content cannot contain the end token, so no turn can be
+forged."""
 TEST_CONVERSATION: list[Message] = [
     {"role": "user", "content": "What is 2 and 3?"},
     {"role": "assistant", "content": "That is five."},
@@ -58,9 +59,9 @@ class TemplateParams(Params):
 def complete_tokenizer(
     folder: Path, target: Path, chat_template: str | None = None, variables: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the folder's tokenizer into `target`, with the pad token and the chat template that it may lack.
+    """Write the folder's tokenizer to `target`, adding a pad token and a chat template if missing.
 
-    `chat_template`: a file whose template replaces the folder's. `variables`: values that it has from then on.
+    `chat_template`: a file whose template replaces the folder's. `variables`: fixed values for its variables.
     """
     target.mkdir(parents=True)
     for name in TOKENIZER_FILES:
@@ -90,9 +91,9 @@ def complete_tokenizer(
 
 
 def check_template(folder: Path, files: Path, chat_template: str, *, scores: bool) -> tuple[int, ...]:
-    """Try the template that `files` has now on a conversation; gives the end tokens.
+    """Try the present template of `files` on a conversation. Return the end tokens.
 
-    What the template ends an answer with becomes one of them.
+    The token that the template writes after an answer becomes one of them.
     """
     ends = load_stop_tokens(folder)
     text = ChatText(load_tokenizer(files), chat_template, ends)
@@ -115,7 +116,7 @@ def check_template(folder: Path, files: Path, chat_template: str, *, scores: boo
 
 
 def template_fault(file: Path) -> str | None:
-    """Return why a template fails on a conversation, whatever the tokenizer; None where it does not."""
+    """Return why a template fails on a conversation, independent of the tokenizer; None if it works."""
     template = Template(file.read_text(encoding="utf-8", errors="replace"), {"bos_token": "", "eos_token": ""}, DATE)
     try:
         list(template.render([RenderRequest(TEST_CONVERSATION, opened=False)]))
@@ -125,7 +126,7 @@ def template_fault(file: Path) -> str | None:
 
 
 def written_template(root: Path, folder: Path | None, chat_template: str | None) -> str | None:
-    """Return the template of a run's file, or of a folder as it is written there; None where neither is there."""
+    """Return the template in a run's file, or the one written in a folder; None if there is neither."""
     if chat_template is not None:
         file = root / chat_template
         return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
@@ -148,7 +149,7 @@ def _read_template(file: str) -> str:
 
 
 def _missing(folder: Path, target: Path, template: str | None) -> tuple[dict[str, Any], list[str]]:
-    """Return the entries of tokenizer_config.json that are missing or replaced, and messages about them."""
+    """Return missing or replaced entries of tokenizer_config.json, and messages about them."""
     tokenizer, added, messages = load_tokenizer(target), {}, []
     end = tokenizer.eos_token
     if end is None:
@@ -171,7 +172,7 @@ def _missing(folder: Path, target: Path, template: str | None) -> tuple[dict[str
 
 
 def _stated_ends(folder: Path) -> Sequence[Any]:
-    """Return the end tokens that config.json or generation_config.json states; not a default of transformers."""
+    """Return the end tokens in config.json or generation_config.json, but not transformers' defaults."""
     config = read_finite_json(config_file(folder))
     parts = [config, *(part for part in config.values() if isinstance(part, dict))]  # of a text model in another
     listed = next((part["eos_token_id"] for part in parts if part.get("eos_token_id") is not None), None)
@@ -181,7 +182,7 @@ def _stated_ends(folder: Path) -> Sequence[Any]:
 
 
 def _convert(folder: Path, target: Path) -> None:
-    """Write tokenizer.json from an older layout such as vocab.json and merges.txt."""
+    """Write tokenizer.json from an older layout, e.g. vocab.json and merges.txt."""
     from transformers import AutoTokenizer
 
     try:

@@ -1,4 +1,4 @@
-"""Weight files: safetensors in the layout that the Hub has, read tensor by tensor and written in shards."""
+"""Weight files: safetensors in the Hub's layout, read tensor by tensor and written in shards."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 SHARD_BYTES = 5_000_000_000
 FLOATS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float32}
-"""The dtypes of weights in files, and what each is saved in again; eight bits are quantized and need their scales."""
+"""Dtype in files -> dtype for saving. 8-bit weights are quantized and need their scales."""
 
 STORED = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.float16: "F16",
     torch.bfloat16: "BF16", torch.int32: "I32", torch.float32: "F32", torch.float64: "F64", torch.int64: "I64",
 }  # fmt: skip
-"""The dtypes that are written, in the order of safetensors, whose files begin with the last."""
+"""The dtypes that are written, in safetensors' order. Files begin with the last."""
 
 
 class WeightFiles:
-    """The tensors of a folder's safetensors files, each read from disk when it is asked for."""
+    """The tensors of a folder's safetensors files. Each is read from disk on request."""
 
     def __init__(self, folder: Path, files: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -46,16 +46,16 @@ class WeightFiles:
         return iter(sorted(self._files))
 
     def tensor(self, name: str) -> Tensor:
-        """Return one tensor, in memory of its own."""
+        """Return one tensor in its own memory."""
         part: Tensor = self._files[name].get_tensor(name)
         return part
 
     def later(self, name: str) -> Any:
-        """Return one tensor that transformers reads when it needs it."""
+        """Return one tensor that transformers reads on use."""
         return self._files[name].get_slice(name)
 
     def dtype(self) -> torch.dtype:
-        """Return the dtype that most of the numbers have."""
+        """Return the dtype of most of the numbers."""
         counts: Counter[str] = Counter()
         for name in self:
             part = self.later(name)
@@ -66,7 +66,7 @@ class WeightFiles:
 
 @contextlib.contextmanager
 def open_weights(folder: Path) -> Iterator[WeightFiles]:
-    """The folder's weight files, open as long as the context lasts."""
+    """Yield the folder's weight files, open within the context."""
     index = folder / INDEX
     with contextlib.ExitStack() as stack:
         try:
@@ -86,18 +86,18 @@ def open_weights(folder: Path) -> Iterator[WeightFiles]:
 
 
 def has_weights(folder: Path) -> bool:
-    """Return whether the folder holds a model and not only a tokenizer."""
+    """Return whether the folder contains a model and not only a tokenizer."""
     return (folder / INDEX).is_file() or (folder / WEIGHTS).is_file()
 
 
 class TensorFile:
-    """A safetensors file that is written tensor by tensor in any order, with the bytes of safetensors' own `save_file`.
+    """A safetensors file written tensor by tensor in any order, with the same bytes as safetensors' `save_file`.
 
-    So at most one tensor is copied at a time, from a device or into another dtype.
+    So at most one tensor at a time is copied from a device or converted to another dtype.
     """
 
     def __init__(self, file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-        """`tensors` have the names, shapes and dtypes; their values are not read."""
+        """`tensors`: names, shapes and dtypes. Their values are not read."""
         ranks = {dtype: place for place, dtype in enumerate(STORED)}
         header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
         end = 0
@@ -120,7 +120,7 @@ class TensorFile:
         self._file.close()
 
     def write(self, name: str, part: Tensor) -> None:
-        """Write one tensor in its place."""
+        """Write one tensor to its place."""
         self._file.seek(self._starts[name])
         self._file.write(_bytes(part.detach().cpu()))
 
@@ -134,10 +134,10 @@ def write_shards(
     *,
     described: bool = True,
 ) -> dict[str, Any]:
-    """Write the tensors as model.safetensors, or as shards with an index; what the manifest says of each tensor.
+    """Write the tensors as model.safetensors, or as shards with an index. Return the manifest's entries for them.
 
-    `layout` has the same names, shapes and dtypes without values, so that `tensors` is read once. `metadata`: added to
-    that of each file. `described`: False where nobody reads the digests, which take as long as the writing.
+    `layout` has the same names, shapes and dtypes without values, so that `tensors` is read only once. `metadata` is
+    added to each file's own. `described`: False if the digests are not needed, because they take as long as writing.
     """
     shards: list[dict[str, Tensor]] = [{}]
     filled = 0
@@ -170,13 +170,13 @@ def write_shards(
 
 
 def describe(part: Tensor) -> dict[str, Any]:
-    """Shape, dtype and digest of a tensor, as the manifest has them."""
+    """Return shape, dtype and digest of a tensor for the manifest."""
     digest = hashlib.sha256(_bytes(part)).hexdigest()
     return {"shape": list(part.shape), "dtype": kind(part.dtype), "sha256": digest}
 
 
 def _bytes(part: Tensor) -> memoryview:
-    """Return the bytes of a tensor in host memory, without a copy where it is contiguous."""
+    """Return the bytes of a tensor in host memory, without a copy if it is contiguous."""
     data: memoryview = part.contiguous().flatten().view(torch.uint8).numpy().data
     return data
 
@@ -188,5 +188,5 @@ def digest(file: Path) -> str:
 
 
 def kind(dtype: torch.dtype) -> str:
-    """Return the dtype's name as configs and manifests write it."""
+    """Return the dtype's name in configs and manifests."""
     return str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""What training keeps of a forward pass for the backward pass: everything, or the input of each layer alone."""
+"""Choose what training keeps from a forward pass for the backward pass: everything, or only layer inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Activations = Literal["keep", "recompute", "offload"]
 
 
 def set_activations(model: Any, activations: Activations) -> None:
-    """Choose what training keeps. The gradient is the same bit for bit: a layer is computed again as it was."""
+    """Choose what training keeps. The gradient stays bit-identical, because a layer is recomputed exactly."""
     layers = checkpointed_layers(model)
     if not layers and activations != "keep":
         what = f"activations = {activations}: the layers of {type(model).__name__} cannot be computed again"
@@ -29,19 +29,19 @@ def set_activations(model: Any, activations: Activations) -> None:
 
 
 def checkpointed_layers(model: Any) -> list[Any]:
-    """Return the layers of which transformers can keep the input alone: a decoder's layers, in most families."""
+    """Return the layers for which transformers can keep only the input: in most families, the decoder's layers."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
 
 
 def _recompute(layer: Callable[..., Any], *inputs: Any) -> Any:
-    """Keep the layer's inputs, and compute the layer again in the backward pass."""
+    """Keep the layer's inputs, and recompute the layer in the backward pass."""
     return checkpoint(layer, *inputs, use_reentrant=False)
 
 
 def _offload(layer: Callable[..., Any], *inputs: Any) -> Any:
-    """Return the same with the inputs in the host's memory."""
+    """Do the same, with the inputs in host memory."""
     on_gpu = any(isinstance(value, Tensor) and value.is_cuda for value in inputs)
     with saved_tensors_hooks(_sent_away, _brought_back) if on_gpu else save_on_cpu():
         return _recompute(layer, *inputs)
@@ -56,16 +56,16 @@ def _brought_back(kept: Tensor | _Offloaded) -> Tensor:
 
 
 class _Offloaded:
-    """A tensor of a GPU in the host's memory; both copies run beside the computation, on a stream of their own.
+    """A GPU tensor in host memory. Both copies run in parallel to the computation, on their own stream.
 
-    The one before is fetched while this one is used: a backward pass takes them in the opposite order.
+    The previous tensor is fetched while this one is used, because a backward pass uses them in reverse order.
     """
 
     streams: ClassVar[dict[torch.device, torch.cuda.Stream]] = {}
     last: ClassVar[list[weakref.ref[_Offloaded]]] = []
 
     def __init__(self, part: Tensor) -> None:
-        """The memory of `part` is not used for anything else before the copy is done."""
+        """Copy `part`. Its memory is not reused before the copy is done."""
         self._device = part.device
         self._back: Tensor | None = None
         self._before, _Offloaded.last = self.last, [weakref.ref(self)]
@@ -79,7 +79,7 @@ class _Offloaded:
         part.record_stream(self._stream)
 
     def fetched(self) -> Tensor:
-        """Return the tensor on the GPU, for the stream that computes now."""
+        """Return the tensor on the GPU for the computing stream."""
         back, self._back = self._fetch(), None
         now = torch.cuda.current_stream(self._device)
         now.wait_stream(self._stream)
@@ -90,7 +90,7 @@ class _Offloaded:
         return back
 
     def _fetch(self) -> Tensor:
-        """Begin to copy it back, if that has not begun."""
+        """Start to copy it back, unless that has started already."""
         if self._back is None:
             with torch.cuda.stream(self._stream):
                 self._back = self._host.to(self._device, non_blocking=True)

@@ -1,8 +1,8 @@
-"""Decoder layers that torch compiles for training; attention stays out of the compiled code, and so does sampling.
+"""Decoder layers compiled by torch for training. Attention and sampling are not compiled.
 
-What the compiler makes may depend on the number of tokens that it sees first. So it runs before the first step, on
-batches that are always the same; later nothing is compiled, and a pass that does not fit runs uncompiled. Then a
-run's bytes depend neither on what was cached nor on where the run was cut.
+The compiler's output may depend on the number of tokens that it sees first. So it runs before the first step on batches
+that are always the same. Nothing is compiled later, and a pass that does not fit runs uncompiled. A run's bytes
+therefore depend neither on caches nor on where the run was interrupted.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from posttrain.settings.host import HOST
 from posttrain.text.packing import pack
 
 FIRST_BATCH = [TokenRow([0], [0] * 15)] * 63 + [TokenRow([0, 0], [0] * 29)]
-"""What the compiler sees: 977 tokens (the prompt [0] once). A model's width, if it were equal, would fix the number."""
+"""The first batch for the compiler: 977 tokens (the prompt [0] once). An equal model width would fix the number."""
 LARGE_BATCH = [TokenRow([0], [0] * 15)] * 1023 + [TokenRow([0, 0], [0] * 29)]
-"""What it sees next for a GPU, whose code for few tokens refuses some thousands: 15,377 tokens."""
+"""The next batch for a GPU, whose code for few tokens does not support some thousands: 15,377 tokens."""
 OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {"deterministic": True, "fallback_random": True}
-"""Of torch's compiler: it chooses nothing by timing, and dropout draws what it draws without it."""
+"""Options of torch's compiler: nothing is chosen by timing, and dropout draws the same as without compiling."""
 
 
 @contextlib.contextmanager
 def compiled(models: Iterable[Any], *, on: bool) -> Iterator[None]:
-    """Run the models' layers compiled within the context, where a gradient is wanted; `on` false: change nothing."""
+    """Compile the models' layers within the context if a gradient is needed. `on` false: change nothing."""
     if not on:
         yield
         return
@@ -61,7 +61,7 @@ def compiled(models: Iterable[Any], *, on: bool) -> Iterator[None]:
 
 
 def _forward(layer: Any, plain: Callable[..., Any], body: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
-    """Return what a layer does instead of its own forward."""
+    """Return the function that replaces a layer's own forward."""
     run = partial(body if torch.is_grad_enabled() else plain, layer, **named)
     if layer.gradient_checkpointing and layer.training:
         return layer._gradient_checkpointing_func(run, *inputs)
@@ -69,7 +69,7 @@ def _forward(layer: Any, plain: Callable[..., Any], body: Callable[..., Any], *i
 
 
 def compiled_layers(model: Any) -> list[Any]:
-    """Return the layers to compile; refuses a model that has none."""
+    """Return the layers to compile. Raise for a model without any."""
     layers = checkpointed_layers(model)
     reasons = {
         "it runs its own code over padded rows": runs_in_rows(model),
@@ -83,7 +83,7 @@ def compiled_layers(model: Any) -> list[Any]:
 
 
 def _compile(model: Any) -> None:
-    """Run the first batches forward and backward; leaves gradients, random numbers and the mode as they were."""
+    """Run the first batches forward and backward. Gradients, random numbers and the mode are unchanged afterwards."""
     trained = [part for part in model.parameters() if part.requires_grad]
     device, mode = trained[0].device, model.training
     devices, batches = ([], [FIRST_BATCH]) if device.type == "cpu" else ([device], [FIRST_BATCH, LARGE_BATCH])
@@ -105,7 +105,7 @@ def _compile(model: Any) -> None:
 
 
 def _check_compiler(device: torch.device) -> None:
-    """Raise where the device's kernels need a C++ compiler that is not there, also if all of them are cached."""
+    """Raise if the device's kernels need a C++ compiler that is missing, even if all kernels are cached."""
     if device.type == "cpu":
         from torch._inductor.cpp_builder import get_cpp_compiler
 

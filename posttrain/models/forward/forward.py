@@ -1,7 +1,7 @@
-"""The forward passes that training and decoding are made of, and the attention function that they run.
+"""The forward passes for training and decoding, and the attention function that they use.
 
-transformers' models look their attention up by name and hand extra keyword arguments down to it. `posttrain` is
-registered once; training passes a packed batch, decoding a cache, and the model's own code stays.
+transformers' models look up their attention by name and pass extra keyword arguments to it. `posttrain` is registered
+once. Training passes a packed batch, decoding a cache, and the model's own code is unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from posttrain.text.packing import PackedRows
 
 NAME = "posttrain"
 QUERY_BLOCK = 256
-"""Queries of a row that share a mask where one is needed; a longer window takes blocks of its own length."""
+"""Queries of a row that share a mask, if one is needed. A longer window uses blocks of its own length."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,18 @@ class Scoring:
 
     @property
     def plain(self) -> bool:
-        """Whether torch's scaled_dot_product_attention can compute it."""
+        """Return whether torch's scaled_dot_product_attention can compute it."""
         return self.cap is None and self.sink_H is None
 
     def capped(self, scores: Tensor) -> Tensor:
-        """Return the scores within the cap, before anything is masked."""
+        """Return the soft-capped scores, before masking."""
         return scores if self.cap is None else self.cap * torch.tanh(scores / self.cap)
 
     def weights(self, scores: Tensor) -> Tensor:
-        """Softmax over the keys [.., H, Q, T], in float32 at least; a head's sink takes its share and gives nothing."""
+        """Return the softmax over the keys [.., H, Q, T], in float32 or higher.
+
+        Sinks absorb attention but add no value.
+        """
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if self.sink_H is None:
             return scores.softmax(-1)
@@ -57,7 +60,7 @@ class Scoring:
 
 
 class Attention(Protocol):
-    """Which tokens attend to which: [1|B, H, N, D] queries, keys, values -> [1|B, N, H, D]."""
+    """Attention between tokens: [1|B, H, N, D] queries, keys, values -> [1|B, N, H, D]."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor: ...
 
@@ -73,7 +76,7 @@ class PackedAttention:
         return segments_of(self._packed)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """Gather rows side by side, attend causally, put each token's output back in its packed place."""
+        """Gather rows side by side, attend causally, and put each token's output back in its packed place."""
         del layer
         query_N, key_N, value_N = (part[0].transpose(0, 1) for part in (query, key, value))
         if scoring.plain and supports(query, value):
@@ -87,7 +90,7 @@ class PackedAttention:
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-    """[S, H, T, D] queries with [S, K, T, D] keys and values -> [S, H, T, D]."""
+    """Return causal attention: [S, H, T, D] queries with [S, K, T, D] keys and values -> [S, H, T, D]."""
     width, window = query.shape[2], scoring.window or query.shape[2]
     if scoring.plain and width <= window:
         return _scaled_dot_products(query, key, value, scoring.scale, None)
@@ -101,7 +104,7 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tens
 
 
 def _masked(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, scoring: Scoring) -> Tensor:
-    """[S, H, Q, D] queries that see some of [S, K, T, D] keys and values -> [S, H, Q, D]."""
+    """Return attention of [S, H, Q, D] queries to the `seen` ones of [S, K, T, D] keys and values -> [S, H, Q, D]."""
     if scoring.plain:
         return _scaled_dot_products(query, key, value, scoring.scale, seen)
     key, value = (part.repeat_interleave(query.shape[1] // key.shape[1], 1) for part in (key, value))
@@ -110,10 +113,10 @@ def _masked(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, scoring: Sc
 
 
 def _scaled_dot_products(query: Tensor, key: Tensor, value: Tensor, scale: float, seen: Tensor | None) -> Tensor:
-    """torch's attention, causal unless `seen` says what each query sees.
+    """Return torch's attention; causal unless `seen` gives each query's mask.
 
-    A GPU's kernels want as many heads of keys as of queries, of sizes that are multiples of 8, at least in float32; for
-    other heads torch would compute in parts, which hold all scores.
+    A GPU's kernels need equal numbers of query and key heads, with sizes that are multiples of 8, at least in float32.
+    For other heads, torch would compute in parts that store all scores.
     """
     gqa, size = query.shape[1] != key.shape[1], value.shape[-1]
     if query.is_cuda:
@@ -127,13 +130,13 @@ def _scaled_dot_products(query: Tensor, key: Tensor, value: Tensor, scale: float
 
 
 def _rows(part_N: Tensor, gather: Tensor) -> Tensor:
-    """[N, H, D] -> [S, H, T, D]."""
+    """Return [N, H, D] gathered as [S, H, T, D]."""
     rows, width = gather.shape
     return part_N.index_select(0, gather.flatten()).view(rows, width, *part_N.shape[1:]).transpose(1, 2)
 
 
 def _band(start: int, end: int, low: int, window: int, device: torch.device) -> Tensor:
-    """Return which of the keys [low, end) each query of [start, end) sees: itself and window - 1 before it."""
+    """Return which of the keys [low, end) each query of [start, end) sees: itself and the window - 1 before it."""
     query_Q1 = torch.arange(start, end, device=device)[:, None]
     key_T = torch.arange(low, end, device=device)
     return (key_T <= query_Q1) & (key_T > query_Q1 - window)
@@ -153,7 +156,7 @@ def _attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Return what transformers calls in each layer."""
+    """Return the attention output. transformers calls this in each layer."""
     del attention_mask
     where = f"layer {getattr(module, 'layer_idx', '?')} of {type(module).__name__}"
     if posttrain_attention is None:
@@ -169,7 +172,7 @@ def _attention(
 
 
 def register() -> str:
-    """Register our attention with transformers; returns its name."""
+    """Register our attention with transformers. Return its name."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register(NAME, _attention)
@@ -178,7 +181,7 @@ def register() -> str:
 
 @contextmanager
 def attention_uncompiled() -> Iterator[None]:
-    """Keep torch's compiler out of the attention within the context: what surrounds it is compiled."""
+    """Keep torch's compiler out of the attention within the context. The surrounding code is compiled."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register(NAME, torch.compiler.disable(_attention))  # type: ignore[no-untyped-call]
@@ -189,14 +192,14 @@ def attention_uncompiled() -> Iterator[None]:
 
 
 def backbone(model: Any) -> Any:
-    """Return the model under its head."""
+    """Return the model below its head."""
     return model.model if model.base_model is model else model.base_model
 
 
 def hidden_states(
     model: Any, ids: Tensor, positions: Tensor, attention: Attention, embedded: Tensor | None = None
 ) -> Tensor:
-    """Return the last hidden states [B, N, D] of ids [B, N], or of their embeddings [B, N, D] where given."""
+    """Return the last hidden states [B, N, D] of ids [B, N], or of their embeddings [B, N, D] if given."""
     own = backbone(model).config.get_text_config()._attn_implementation
     if own != NAME:  # it would not look at `posttrain_attention`: rows of a packed batch would see each other
         what, fix = f"its attention is {own!r}, not {NAME!r}", f"Call model.set_attn_implementation({NAME!r})"
@@ -208,7 +211,7 @@ def hidden_states(
 
 
 def run_in_rows(model: Any) -> None:
-    """Use the model's own attention over padded rows from now on, for families that cannot run packed."""
+    """Use the model's own attention over padded rows from now on, for families that do not support packing."""
     try:
         model.set_attn_implementation("sdpa")
     except ValueError:  # raised by a model without SDPA
@@ -217,17 +220,17 @@ def run_in_rows(model: Any) -> None:
 
 
 def runs_in_rows(model: Any) -> bool:
-    """Return whether the model cannot run packed."""
+    """Return whether the model does not support packing."""
     return getattr(model, "runs_in_rows", False)
 
 
 def has_own_cache(model: Any) -> bool:
-    """Return whether a model that runs in rows decodes from a cache of its own."""
+    """Return whether a model that runs in rows decodes from its own cache."""
     return getattr(model, "has_own_cache", False)
 
 
 def own_states(model: Any, ids_ST: Tensor, cache: Any | None) -> tuple[Tensor, Any]:
-    """Return the last hidden states [S, T, D] of rows' next tokens, and the model's own cache with these."""
+    """Return the last hidden states [S, T, D] of rows' next tokens, and the model's own updated cache."""
     core = backbone(model)
     name = "cache_params" if "cache_params" in signature(core.forward).parameters else "past_key_values"
     output = core(input_ids=ids_ST, use_cache=True, **({} if cache is None else {name: cache}))
@@ -254,7 +257,7 @@ def packed_states(model: Any, packed: PackedRows, embedded_ND: Tensor | None = N
 
 
 class _Rows(torch.autograd.Function):
-    """Rows of a table in bf16, whose gradient is summed over tokens in float32; torch would sum it in bf16."""
+    """A table lookup in bf16 whose gradient is summed over tokens in float32. torch would sum it in bf16."""
 
     @staticmethod
     def forward(ctx: Any, table_VD: Tensor, ids_N: Tensor, padding: int | None) -> Tensor:
@@ -272,9 +275,9 @@ class _Rows(torch.autograd.Function):
 
 
 def embedded_leaf(model: Any, packed: PackedRows) -> Tensor | None:
-    """The tokens' embeddings [N, D] as a leaf: their gradient then needs no second matrix of the vocabulary's size.
+    """Return the tokens' embeddings [N, D] as a leaf, so that their gradient needs no second vocabulary matrix.
 
-    None where the model's embedding is not trained or more than a table, and for a model that runs in rows.
+    Return None if the embedding is not trained or is more than a table, or if the model runs in rows.
     """
     table = model.get_input_embeddings()
     if runs_in_rows(model) or type(table) is not nn.Embedding or not table.weight.requires_grad:
@@ -284,7 +287,7 @@ def embedded_leaf(model: Any, packed: PackedRows) -> Tensor | None:
 
 @torch.no_grad()
 def add_embedding_gradient(model: Any, packed: PackedRows, embedded_ND: Tensor) -> None:
-    """Add the gradient that has reached `embedded_leaf` to the embedding's own, as its backward would."""
+    """Add the gradient of `embedded_leaf` to the embedding's own, as its backward would."""
     table = model.get_input_embeddings()
     grad_ND = embedded_ND.grad
     if grad_ND is None:
@@ -298,7 +301,7 @@ def add_embedding_gradient(model: Any, packed: PackedRows, embedded_ND: Tensor) 
 def score_tokens(
     model: Any, packed: PackedRows, temperature: float = 1.0, head: AnyHead | None = None, *, entropy: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """(log-prob [M], entropy [M] or NaN) of the trained tokens; `head` is the model's own unless given."""
+    """Return (log-prob [M], entropy [M] or NaN) of the trained tokens. `head`: the model's own by default."""
     states_ND = packed_states(model, packed)
     hidden_MD = states_ND.index_select(0, packed.source_M)
     return token_logp(hidden_MD, head or head_of(model), packed.target_M, temperature, packed.kept, entropy=entropy)
@@ -311,7 +314,7 @@ def score_rows(model: Any, packed: PackedRows) -> Tensor:
 
 
 def value_tokens(model: Any, packed: PackedRows) -> Tensor:
-    """Return the scalar head's value [M] of the state before each completion token, on the scale of the rewards."""
+    """Return the scalar head's value [M] of the state before each completion token, on the rewards' scale."""
     states_ND = packed_states(model, packed)
     values_M = _scalars(model.score(states_ND.index_select(0, packed.source_M)))
     shift = getattr(model.config, "reward_shift", 0.0)  # of a reward model that was centred
@@ -319,5 +322,5 @@ def value_tokens(model: Any, packed: PackedRows) -> Tensor:
 
 
 def _scalars(column: Tensor) -> Tensor:
-    """[M, 1] -> [M] in float32 at least, with memory of its own."""
+    """Return [M, 1] as [M] in float32 or higher precision, in its own memory."""
     return column.squeeze(-1).to(torch.promote_types(column.dtype, torch.float32), copy=True)

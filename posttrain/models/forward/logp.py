@@ -1,11 +1,11 @@
-"""From hidden states to logits, log-probs and entropies of given tokens, without ever holding all logits.
+"""Compute logits, log-probs and entropies of given tokens from hidden states, without ever storing all logits.
 
     z = cap tanh(scale (h W^T + b) / cap) / temperature        most families have the matrix alone
     logp_m = z_m[target_m] - logsumexp(z_m),   H_m = logsumexp(z_m) - sum_v p_mv z_mv
 
-Where a token was drawn from some tokens alone (`Kept`), v are these: the logits of all others are OUTSIDE.
+If a token was drawn from some tokens only (`Kept`), v runs over these, and the logits of all others are OUTSIDE.
 
-Both passes go through the vocabulary in tiles of scored tokens; the backward computes the logits again, so the memory
+Both passes go through the vocabulary in tiles of scored tokens. The backward pass recomputes the logits, so the memory
 does not grow with the number of tokens times the vocabulary.
 """
 
@@ -26,12 +26,12 @@ from posttrain.models.master_weights import gradient_of
 from posttrain.rollout import Kept
 
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
-"""What configs call a soft cap of the logits."""
+"""Config keys for a soft cap of the logits."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """z = cap tanh(scale (h W^T + b) / cap); most families have the matrix alone."""
+    """z = cap tanh(scale (h W^T + b) / cap). Most families only have the matrix."""
 
     weight_VD: Tensor
     bias_V: Tensor | None = None
@@ -40,18 +40,18 @@ class Head:
 
     @property
     def vocabulary(self) -> int:
-        """V."""
+        """The size of the vocabulary V."""
         return self.weight_VD.shape[0]
 
     def logits(self, hidden_MD: Tensor, temperature: float = 1.0) -> Tensor:
-        """z / temperature [M, V], in float32 at least."""
+        """Return z / temperature [M, V], in float32 or higher precision."""
         logits = _product_in_float32(hidden_MD, self.weight_VD.to(hidden_MD.dtype).T)
         if self.bias_V is not None:
             logits = logits + self.bias_V
         return _scaled_and_capped(logits, self.scale, self.cap, temperature)
 
     def backward_(self, grad_MV: Tensor, logits_MV: Tensor, temperature: float) -> Tensor:
-        """Return the gradient with respect to h W^T + b, from that with respect to z / temperature, in place."""
+        """Convert the gradient with respect to z / temperature into the one for h W^T + b, in place, and return it."""
         if self.cap is not None:
             grad_MV.mul_(1 - (logits_MV * (temperature / self.cap)).square())
         if self.scale != 1.0:
@@ -59,11 +59,11 @@ class Head:
         return grad_MV if temperature == 1.0 else grad_MV.div_(temperature)
 
     def for_products(self, dtype: torch.dtype) -> Head:
-        """Return the same head with its matrix cast once, not in every tile."""
+        """Return the same head with its matrix converted once instead of in every tile."""
         return replace(self, weight_VD=self.weight_VD.to(dtype))
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Head:
-        """Return the same head with other tensors: detached, copied, in another precision."""
+        """Return the same head with changed tensors, e.g. detached, copied or in another precision."""
         return replace(
             self, weight_VD=change(self.weight_VD), bias_V=None if self.bias_V is None else change(self.bias_V)
         )
@@ -75,7 +75,7 @@ class Head:
 
 @dataclass(frozen=True)
 class ModuleHead:
-    """The same logits by the head's own forward pass, which may be wrapped by an adapter or by sharding."""
+    """The same logits from the head's own forward pass, which may be wrapped by an adapter or by sharding."""
 
     module: nn.Module
     vocabulary: int
@@ -83,7 +83,7 @@ class ModuleHead:
     cap: float | None = None
 
     def logits(self, hidden_MD: Tensor, temperature: float = 1.0) -> Tensor:
-        """z / temperature [M, V], in float32 at least."""
+        """Return z / temperature [M, V], in float32 or higher precision."""
         return _scaled_and_capped(_at_least_float32(self.module(hidden_MD)), self.scale, self.cap, temperature)
 
     def copied(self) -> ModuleHead:
@@ -95,7 +95,7 @@ AnyHead = Head | ModuleHead
 
 
 def _product_in_float32(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right in float32 at least; CUDA returns the sum as it is, which has no gradient."""
+    """Return left @ right in float32 or higher. CUDA returns its accumulated sum, which has no gradient."""
     if left.is_cuda and left.element_size() == 2 and not torch.is_grad_enabled():
         return torch.mm(left, right, out_dtype=torch.float32)
     return _at_least_float32(left @ right)
@@ -106,7 +106,7 @@ def _at_least_float32(logits: Tensor) -> Tensor:
 
 
 def _scaled_and_capped(logits: Tensor, scale: float, cap: float | None, temperature: float) -> Tensor:
-    """Scale, soft cap and temperature; most families have only the last."""
+    """Apply scale, soft cap and temperature. Most families only need the temperature."""
     if scale != 1.0:
         logits = logits * scale
     if cap is not None:
@@ -115,7 +115,7 @@ def _scaled_and_capped(logits: Tensor, scale: float, cap: float | None, temperat
 
 
 def head_of(model: Any) -> Head:
-    """Return the head of a causal language model; the check at load finds one that does more than is known here."""
+    """Return the head of a causal language model. The check at load detects heads with other operations."""
     linear = model.get_output_embeddings()
     if not isinstance(linear, nn.Linear):
         raise ModelError(
@@ -127,7 +127,7 @@ def head_of(model: Any) -> Head:
 
 
 def module_head_of(model: Any) -> ModuleHead:
-    """Return the head of a causal language model, as a module to call."""
+    """Return the head of a causal language model as a callable module."""
     config = model.config.get_text_config()
     return ModuleHead(model.get_output_embeddings(), config.vocab_size, *_scale_and_cap(config))
 
@@ -139,15 +139,15 @@ def _scale_and_cap(config: Any) -> tuple[float, float | None]:
 
 
 TILE_BYTES = 16 * 2**20
-"""A CPU's cache is small."""
+"""Bytes of a tile on a CPU, whose cache is small."""
 GPU_TILE_BYTES = 512 * 2**20
-"""A GPU reads the head's matrix once for each tile, so its tiles are large."""
+"""Bytes of a tile on a GPU. Tiles are large because a GPU reads the head's matrix once per tile."""
 TILE_TOKENS = 64
-"""Smallest tile, however large the vocabulary: each tile reads and writes the weight's gradient once."""
+"""The smallest tile for any vocabulary. Each tile reads and writes the weight's gradient once."""
 
 
 OUTSIDE = -1e15
-"""Has probability 0 exactly, and products with that are 0, of its square too."""
+"""A logit with probability exactly 0. Products with the probability are 0, even with this logit's square."""
 
 
 @dataclass(frozen=True)
@@ -160,18 +160,18 @@ class _Tile:
     target: Tensor
 
     def logp(self) -> Tensor:
-        """z[target] - log sum exp z."""
+        """Return z[target] - log sum exp z."""
         return self.logits.gather(1, self.target[:, None]).squeeze(1) - self.logz
 
     def entropy(self) -> Tensor:
-        """log sum exp z - sum p z."""
+        """Return log sum exp z - sum p z."""
         if self.p.is_cuda:  # vecdot writes all products there
             return self.logz - torch.bmm(self.p[:, None], self.logits[:, :, None]).flatten()
         mean: Tensor = torch.linalg.vecdot(self.p, self.logits)
         return self.logz - mean
 
     def grad_logits_(self, grad_logp: Tensor, grad_entropy: Tensor | None, entropy: Tensor) -> Tensor:
-        """Return the gradient with respect to the logits, g (1[target] - p) - g_H p (log p + H), written over p."""
+        """Return the gradient with respect to the logits, g (1[target] - p) - g_H p (log p + H), in p's memory."""
         scale = -grad_logp[:, None]
         if grad_entropy is not None:
             scale = scale - grad_entropy[:, None] * (self.logits - (self.logz - entropy)[:, None])
@@ -179,7 +179,7 @@ class _Tile:
             return self.p.mul_(scale).scatter_add_(1, self.target[:, None], grad_logp[:, None])
 
     def rounded_grad(self, grad_logp: Tensor, dtype: torch.dtype) -> Tensor:
-        """The same for `logp` alone in a dtype of 16 bits, in one pass; rounded once, as that of `grad_logits_` is."""
+        """Return the same for `logp` only, in a 16-bit dtype, in one pass. It is rounded once, like `grad_logits_`."""
         scale, target = -grad_logp[:, None], self.target[:, None]
         own = torch.addcmul(grad_logp[:, None], self.p.gather(1, target), scale)
         grad = torch.mul(self.p, scale, out=torch.empty_like(self.p, dtype=dtype))
@@ -188,7 +188,7 @@ class _Tile:
 
 
 def _tile(hidden: Tensor, head: Head, target: Tensor, temperature: float, kept: Kept | None) -> _Tile:
-    """Return one softmax; its largest probability gives the normaliser without a second pass of exponentials."""
+    """Return one softmax. Its largest probability gives the normaliser without a second pass of exponentials."""
     logits = head.logits(hidden, temperature)
     if kept is not None:
         logits.masked_fill_(_outside(kept, logits), OUTSIDE)
@@ -200,7 +200,7 @@ def _tile(hidden: Tensor, head: Head, target: Tensor, temperature: float, kept: 
 
 
 def _outside(kept: Kept, like: Tensor) -> Tensor:
-    """Return where the logits of some tokens are of what they were not drawn from [M, V]."""
+    """Return a mask [M, V] of the tokens that each token could not be drawn from."""
     count_M = kept.counts.long()
     row_K = torch.arange(count_M.numel()).repeat_interleave(count_M)
     outside_MV = (count_M > 0).to(like.device)[:, None].repeat(1, like.shape[1])
@@ -211,7 +211,7 @@ def _outside(kept: Kept, like: Tensor) -> Tensor:
 def _tile_backward(
     tile: _Tile, head: Head, temperature: float, grads: Sequence[Tensor | None], entropy: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """Return the gradient with respect to the products with the head's matrix; `grads`: those of logp and entropy."""
+    """Return the gradient with respect to products with the head's matrix. `grads`: of logp and entropy."""
     grad_logp = torch.zeros_like(entropy) if grads[0] is None else grads[0]
     plain = temperature == head.scale == 1.0 and head.cap is None and head.bias_V is None
     if tile.p.is_cuda and dtype != tile.p.dtype and plain and grads[1] is None:
@@ -259,13 +259,13 @@ class _TokenLogp(torch.autograd.Function):
 
 
 def _sums_like(part: Tensor) -> Tensor:
-    """Zeros to sum the products of all tiles in, in float32 at least."""
+    """Return zeros for sums of products over all tiles, in float32 or higher precision."""
     return torch.zeros_like(part, dtype=torch.promote_types(part.dtype, torch.float32))
 
 
 @dataclass(frozen=True)
 class _HeadGradient:
-    """Accumulators of a head's gradient; None for a part that is not trained."""
+    """Accumulators of a head's gradient. None: the part is not trained."""
 
     weight_VD: Tensor | None
     bias_V: Tensor | None
@@ -280,7 +280,7 @@ def token_logp(
     *,
     entropy: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """(log-prob of each target [M], entropy [M], else NaN), with gradient; `kept`: over these tokens alone."""
+    """Return (log-prob of each target [M], entropy [M] or NaN), with gradient. `kept`: only over these tokens."""
     if isinstance(head, ModuleHead):
         return plain_token_logp(hidden_MD, head, target_M, temperature, kept)
     _check(hidden_MD, head, target_M)
@@ -295,9 +295,9 @@ class LossTile:
     """Some tokens of a loss that is a sum over tokens, with their distributions in memory."""
 
     part: slice
-    """Which of the scored tokens."""
+    """The slice of the scored tokens."""
     logp: Tensor
-    """A leaf, like `entropy`: compute the loss from both and pass it to `backward`."""
+    """A leaf, like `entropy`. Compute the loss from both and pass it to `backward`."""
     entropy: Tensor
     _tile: _Tile
     _hidden: Tensor
@@ -307,7 +307,7 @@ class LossTile:
 
     @torch.no_grad()
     def backward(self, loss: Tensor) -> Tensor:
-        """Add the loss's gradient to the head's `.grad`; returns that with respect to the tokens' hidden states."""
+        """Add the loss's gradient to the head's `.grad`. Return the one for the tokens' hidden states."""
         grads: Sequence[Tensor | None] = torch.autograd.grad(loss, (self.logp, self.entropy), allow_unused=True)
         dtype, entropy = self._hidden.dtype, self.entropy.detach()
         grad_logits = _tile_backward(self._tile, self._head, self._temperature, grads, entropy, dtype)
@@ -317,10 +317,10 @@ class LossTile:
 def loss_tiles(
     hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: float = 1.0, kept: Kept | None = None
 ) -> Iterator[LossTile]:
-    """The scored tokens of a loss that is a sum over tokens, tile by tile; each tile takes the loss of its tokens.
+    """Yield the scored tokens of a loss that is a sum over tokens, tile by tile. Pass each tile's loss back.
 
-    A tile's gradient is computed while its distributions are in memory: three products with the head's matrix, where a
-    separate backward pass needs four.
+    A tile's gradient is computed while its distributions are in memory. This needs three products with the head's
+    matrix, where a separate backward pass needs four.
     """
     _check(hidden_MD, head, target_M)
     grad_head = _HeadGradient(_grad_of(head.weight_VD), _grad_of(head.bias_V))
@@ -339,7 +339,7 @@ def _grad_of(parameter: Tensor | None) -> Tensor | None:
 
 
 def _head_backward(grad_logits: Tensor, hidden: Tensor, head: Head, grad: _HeadGradient) -> Tensor:
-    """Return the gradient with respect to the hidden states; adds that of the head's weight and bias to `grad`."""
+    """Return the gradient with respect to the hidden states. Add the head's weight and bias gradient to `grad`."""
     if grad.bias_V is not None:
         grad.bias_V.add_(grad_logits.sum(0))
     grad_logits = grad_logits.to(hidden.dtype)
@@ -349,7 +349,7 @@ def _head_backward(grad_logits: Tensor, hidden: Tensor, head: Head, grad: _HeadG
 
 
 def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right, multiplied in their dtype and summed in total's."""
+    """Compute total += left @ right, multiplied in their dtype and summed in total's dtype."""
     if left.dtype == total.dtype:
         total.addmm_(left, right)
     elif total.device.type == "cuda":
@@ -367,7 +367,7 @@ def _check(hidden_MD: Tensor, head: Head, target_M: Tensor) -> None:
 def plain_token_logp(
     hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: float = 1.0, kept: Kept | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the same by plain autograd, each tile's logits computed again in the backward pass."""
+    """Return the same with plain autograd. The backward pass recomputes each tile's logits."""
 
     def tile(hidden: Tensor, target: Tensor, kept: Kept | None) -> tuple[Tensor, Tensor]:
         logits = head.logits(hidden, temperature)
@@ -391,7 +391,7 @@ def _tiles(rows_M: Tensor, vocabulary: int) -> list[slice]:
 
 
 def exact_kl(old_MD: Tensor, old_head: AnyHead, new_MD: Tensor, new_head: AnyHead, temperature: float = 1.0) -> Tensor:
-    """KL(old || new) of each token [M], exact over the vocabulary; twice differentiable in the new policy."""
+    """Return KL(old || new) per token [M], exact over the vocabulary and twice differentiable in the new policy."""
     parts = []
     for part in _tiles(old_MD, old_head.vocabulary):
         old = old_head.logits(old_MD[part], temperature).log_softmax(1)

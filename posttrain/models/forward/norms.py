@@ -1,6 +1,6 @@
-"""RMS norms of transformers' families as one operation each, which saves their input alone for the backward pass.
+"""RMS norms of transformers' families as one operation each, which saves only its input for the backward pass.
 
-transformers computes a norm in six operations, of which autograd saves two results more. The forward pass on a CPU
+transformers computes a norm in six operations, for which autograd saves two more results. The forward pass on a CPU
 gives the same bits. On CUDA it is torch's own kernel.
 """
 
@@ -19,13 +19,13 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class FusedNorm(nn.Module):
-    """Mixed into the class of a norm of transformers."""
+    """A mixin for the norm classes of transformers."""
 
     weight: Tensor
     variance_epsilon: float
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """x / rms(x) * weight, over the last dimension."""
+        """Return x / rms(x) * weight, over the last dimension."""
         if hidden_states.dtype not in DTYPES or torch.compiler.is_compiling():
             plain: Tensor = super().forward(hidden_states)
             return plain
@@ -35,7 +35,7 @@ class FusedNorm(nn.Module):
 
 
 def fuse_norms(model: nn.Module) -> None:
-    """Let the norms of a model that are those of Llama run as one operation, in place."""
+    """Make a model's norms that equal Llama's run as one operation, in place."""
     for module in model.modules():
         kind: Any = type(module)
         if _is_llamas(kind):
@@ -43,14 +43,14 @@ def fuse_norms(model: nn.Module) -> None:
 
 
 def has_fused_norms(model: nn.Module) -> bool:
-    """Return whether `fuse_norms` finds norms in the model, or has found some."""
+    """Return whether `fuse_norms` would change or has changed norms in the model."""
     kinds: set[Any] = {type(module) for module in model.modules()}
     return any(issubclass(kind, FusedNorm) or _is_llamas(kind) for kind in kinds)
 
 
 @cache
 def _is_llamas(kind: Any) -> bool:
-    """Return whether a class is a norm with the code of Llama's: transformers copies it into each family."""
+    """Return whether a class is a norm with Llama's code, which transformers copies into each family."""
     if not kind.__name__.endswith("RMSNorm") or not kind.__module__.startswith("transformers."):
         return False
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
@@ -68,7 +68,7 @@ def _fused(kind: Any) -> Any:
 
 
 class _Norm(torch.autograd.Function):
-    """Computed in float32, as transformers does."""
+    """The norm, computed in float32 as in transformers."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:

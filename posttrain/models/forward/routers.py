@@ -1,9 +1,9 @@
-"""The routers of a mixture of experts: what they decide in a forward pass, and the loss that balances it.
+"""The routers of a mixture of experts: their choices in a forward pass, and the load-balancing loss.
 
     L = mean over layers of E sum_e f_e P_e       f_e: tokens that chose expert e / tokens, P_e: its mean probability
 
-This is the loss of Switch Transformers (Fedus 2021) for each layer; its least value is the number of experts per token.
-transformers sums f and P over layers first, which hides a layer whose imbalance another layer makes up for.
+This is the loss of Switch Transformers (Fedus 2021) per layer. Its minimum is the number of experts per token.
+transformers first sums f and P over layers, which hides a layer whose imbalance another layer cancels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from posttrain.text.packing import PackedRows, sent
 
 
 def find_routers(model: nn.Module) -> tuple[nn.Module, ...]:
-    """The modules whose outputs transformers calls router logits, in the order of the layers; none of a dense model."""
+    """Return the modules whose outputs transformers calls router logits, in layer order; empty for a dense model."""
     kinds: set[Any] = set()
     for part in model.modules():
         recorded = (getattr(part, "_can_record_outputs", None) or {}).get("router_logits", [])
@@ -33,16 +33,16 @@ def find_routers(model: nn.Module) -> tuple[nn.Module, ...]:
 
 @dataclass(frozen=True)
 class RoutingSums:
-    """Sums over tokens, which add up over micro-batches; a token counts once for each row that it belongs to."""
+    """Sums over tokens, which can be added over micro-batches. A token counts once for each row that it belongs to."""
 
     chosen_LE: Tensor
-    """Tokens that chose each expert."""
+    """The number of tokens that chose each expert."""
     probability_LE: Tensor
-    """Softmax of the router's logits, with gradient."""
+    """The softmax of the router's logits, with gradient."""
     entropy_L: Tensor
-    """Entropy of that distribution."""
+    """The entropy of that distribution."""
     moved_L: Tensor
-    """Choices of the router's own that are not among the replayed ones."""
+    """The number of the router's own choices that are not among the replayed ones."""
 
     def __add__(self, other: RoutingSums) -> RoutingSums:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
@@ -53,7 +53,7 @@ class RoutingSums:
         return RoutingSums(*(part.detach() for part in vars(self).values()))
 
     def times(self, factor: float) -> RoutingSums:
-        """Return the same, multiplied."""
+        """Return the same, multiplied by a factor."""
         return RoutingSums(*(part * factor for part in vars(self).values()))
 
     def of_all(self) -> RoutingSums:
@@ -62,7 +62,7 @@ class RoutingSums:
 
 
 class Recording:
-    """The outputs of the routers in the forward passes within this context, which choose the experts of `packed`.
+    """Records the routers' outputs in the forward passes within this context. They choose the experts of `packed`.
 
     A second pass over the same tokens (an exact KL, a teacher) is not recorded again.
     """
@@ -91,7 +91,7 @@ class Recording:
         return RoutingSums(*(torch.stack(parts) for parts in zip(*layers, strict=True)))
 
     def experts(self) -> Tensor:
-        """Return the experts [N, L, K] of the packed tokens, of a model that runs packed."""
+        """Return the experts [N, L, K] of the packed tokens, for a model that runs packed."""
         return torch.stack([outputs[0].experts_NK for outputs in self._outputs], 1)
 
     def _hook(self, layer: int, outputs: list[Routed]) -> Any:
@@ -121,12 +121,12 @@ class Recording:
 
 
 class Routed(NamedTuple):
-    """What a router decided about some tokens."""
+    """A router's decisions about some tokens."""
 
     logits_NE: Tensor
     experts_NK: Tensor
     own_NK: Tensor
-    """Its own choice, where another one was replayed."""
+    """Its own choice, if another one was replayed."""
 
 
 def _routed(router: Any, output: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -137,7 +137,7 @@ def _routed(router: Any, output: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
 
 
 class _Choosing(TorchFunctionMode):
-    """Within it the `topk` over all experts returns these, with their values, whatever comes before and after it."""
+    """Within this context, the `topk` over all experts returns these experts with their values."""
 
     def __init__(self, experts_NK: Tensor, count: int) -> None:
         super().__init__()
@@ -162,5 +162,5 @@ def _layer_sums(outputs: list[Routed], weights: list[Tensor]) -> tuple[Tensor, T
 
 
 def balance_loss(load_LE: Tensor, probability_LE: Tensor) -> Tensor:
-    """Return the load-balancing loss of each expert's share of the tokens and its mean probability."""
+    """Return the load-balancing loss from each expert's share of the tokens and its mean probability."""
     return load_LE.shape[1] * (load_LE * probability_LE).sum(1).mean()

@@ -1,8 +1,8 @@
-"""Attention of packed rows on a CUDA GPU by torch's variable-length kernel.
+"""Attention of packed rows on a CUDA GPU with torch's variable-length kernel.
 
 The first row of each prompt is one segment of queries, and so is the rest of each other row of that prompt. Segments
-follow each other as the tokens are packed, so queries are not copied; a segment's keys are all tokens of its row up to
-its end. So a shared prompt is attended once, and its other rows gather only keys and values.
+are in the order of the packed tokens, so queries are not copied. A segment's keys are all tokens of its row up to its
+end. So a shared prompt is attended to once, and its other rows only gather keys and values.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from posttrain.text.packing import PackedRows, sent
 
 @dataclass(frozen=True)
 class Segments:
-    """Segments of queries with their keys: the last query of a segment sees all, the one before one less."""
+    """Segments of queries with their keys. The last query of a segment sees all keys, the one before one less."""
 
     query_ends: Tensor
-    """Where each segment ends in the packed tokens, 0 first: int32, as the kernel wants it."""
+    """Where each segment ends in the packed tokens, starting with 0, as int32 for the kernel."""
     key_ends: Tensor
-    """The same in the gathered keys."""
+    """The same for the gathered keys."""
     key_tokens: Tensor | None
-    """The packed token of each gathered key; None where no prompt is shared: keys are the packed tokens."""
+    """The packed token of each gathered key; None without shared prompts, where the keys are the packed tokens."""
     longest_query: int
     longest_key: int
 
@@ -62,7 +62,7 @@ def _ends(sizes: list[int]) -> Tensor:
 
 
 def supports(query: Tensor, value: Tensor) -> bool:
-    """Return whether the kernel can take them, and no second derivative is needed (TRPO)."""
+    """Return whether the kernel supports these heads and no second derivative is needed (TRPO)."""
     if not in_segments(query, value) or kernel() is None:
         return False
     return bool(torch.backends.cuda.flash_sdp_enabled())  # type: ignore[no-untyped-call]
@@ -70,7 +70,7 @@ def supports(query: Tensor, value: Tensor) -> bool:
 
 @lru_cache(maxsize=1)
 def kernel() -> Callable[..., Any] | None:
-    """torch's varlen_attn; None in versions without it, its windows or its grouped keys."""
+    """Return torch's varlen_attn; None in versions without it, its windows or its grouped keys."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -79,7 +79,7 @@ def kernel() -> Callable[..., Any] | None:
 
 
 def takes_pages(head: Tensor) -> bool:
-    """Return whether the kernel takes such heads, with keys and values in pages."""
+    """Return whether the kernel supports such heads, with keys and values in pages."""
     found = kernel()
     return in_segments(head, head) and found is not None and "block_table" in signature(found).parameters
 

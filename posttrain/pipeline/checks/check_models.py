@@ -1,4 +1,4 @@
-"""What is wrong between a run and its model or this machine, found by `check` before any run starts."""
+"""Find mismatches between runs and their models or this machine, before any run starts."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from posttrain.train.learning_rates import WARNED, default_rate, explained
 from posttrain.train.loop import TrainingParams
 
 TOKENIZERS: Final = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
-"""The names of files that hold a vocabulary."""
+"""The names of vocabulary files."""
 
 
 def check_models() -> str:
-    """Refuse every run whose settings do not fit its model; params.yaml is right otherwise.
+    """Reject every run whose settings do not fit its model. params.yaml is already checked.
 
-    A model whose shape is not known yet, as one of the Hub, is left to its run. Returns notes.
+    If a model's shape is unknown, e.g. on the Hub, its run checks it later. Return notes.
     """
     settings = read()
     errors = [*_config_faults(settings), *_missing_files(settings)]
@@ -79,7 +79,7 @@ def check_models() -> str:
 
 
 def _config_faults(settings: Settings) -> Iterator[str]:
-    """Yield a line for each number in the config.json of an own folder that no model can have."""
+    """Yield a line for each impossible number in the config.json of an own folder."""
     for name, run in group_of(settings, "base.folders").items():
         file = config_file(Path(str(run.get("path", ""))))
         with suppress(OSError, ValueError, AttributeError, RecursionError):  # `load_config` says what is wrong with it
@@ -87,7 +87,7 @@ def _config_faults(settings: Settings) -> Iterator[str]:
 
 
 def _missing_files(settings: Settings) -> Iterator[str]:
-    """Yield a line for each own folder whose names show that it has no tokenizer, or no weights in safetensors."""
+    """Yield a line for each own folder whose file names show that it lacks a tokenizer or safetensors weights."""
     for name, run in group_of(settings, "base.folders").items():
         folder = Path(str((run or {}).get("path", "")))
         names = {file.name for file in folder.iterdir()} if folder.is_dir() else set[str]()
@@ -124,7 +124,7 @@ def _high_rates(settings: Settings) -> Iterator[str]:
 
 
 def _is_imported(model: str, settings: Settings) -> bool:
-    """Return whether a model descends from one of base.folders or base.hub."""
+    """Return whether a model descends from base.folders or base.hub."""
     seen = set[str]()
     while model in model_runs(settings) and model not in seen:
         seen.add(model)
@@ -136,7 +136,7 @@ def _is_imported(model: str, settings: Settings) -> bool:
 
 
 def _sampled(settings: Settings) -> Iterator[tuple[str, str, SamplesRun | EvaluateParams]]:
-    """Yield the place, the model and the settings of what samples without training."""
+    """Yield the place, model and settings of stages that sample without training."""
     for name in group_of(settings, "data.samples"):
         params = load_settings("data.samples", name)
         yield f"data.samples.{name}", params.policy, params
@@ -162,14 +162,14 @@ def _length_faults(where: str, sampling: SamplingParams, model: str, settings: S
 
 
 def _template_faults(where: str, variables: Mapping[str, Any], model: str, settings: Settings) -> Iterator[str]:
-    """Yield a line for each variable that the chat template of the model does not read."""
+    """Yield a line for each variable that the model's chat template does not read."""
     source = template_of(model, settings) if variables else None
     unread = [name for name in variables if source is not None and not reads(source, name)]
     yield from (f"{where}.template: the chat template of {model} does not read {name}. Remove it" for name in unread)
 
 
 def _unset_keys(settings: Settings) -> Iterator[str]:
-    """Yield a note for each variable with a secret that is not set here; workers on other machines may have it."""
+    """Yield a note for each secret variable that is not set here. Workers on other machines may have it."""
     named = [(group, name) for group in (*MODELS, *ALGORITHMS, EVALUATED) for name in group_of(settings, group)]
     typed = {f"{group}.{name}": load_settings(group, name) for group, name in named}
     if group_of(settings, "evaluate.policies"):
@@ -181,7 +181,7 @@ def _unset_keys(settings: Settings) -> Iterator[str]:
 
 
 def _keys(value: Any) -> Iterator[str]:
-    """Yield the names of the variables with secrets in typed settings."""
+    """Yield the names of secret variables in typed settings."""
     if isinstance(value, ConnectionParams) and value.key is not None:
         yield value.key
     parts = (getattr(value, name) for name in type(value).model_fields) if isinstance(value, BaseModel) else ()
@@ -190,7 +190,7 @@ def _keys(value: Any) -> Iterator[str]:
 
 
 def _without_device(devices: Mapping[str, DeviceParams]) -> Iterator[str]:
-    """Yield a note for each run whose device this machine does not have; workers on other machines may."""
+    """Yield a note for each run whose device this machine lacks. Workers on other machines may have it."""
     for where, params in devices.items():
         try:
             device_name(params)
@@ -199,7 +199,7 @@ def _without_device(devices: Mapping[str, DeviceParams]) -> Iterator[str]:
 
 
 def _machine_faults(engines: Mapping[str, EngineName]) -> list[str]:
-    """Return what this machine lacks or has set wrong, each once with the runs that need it."""
+    """Return what this machine lacks or has misconfigured, each once with the runs that need it."""
     runs: dict[str, list[str]] = {}
     for where, engine in engines.items():
         try:
@@ -210,7 +210,7 @@ def _machine_faults(engines: Mapping[str, EngineName]) -> list[str]:
 
 
 def _shape(model: str, settings: Any, *, scores: bool) -> Any | None:
-    """Return the start model without weights; None where its config is not there yet."""
+    """Return the start model without weights; None if its config does not exist yet."""
     try:
         return shape_of(config_of(model, settings), scores=scores)
     except ModelError:
@@ -218,7 +218,7 @@ def _shape(model: str, settings: Any, *, scores: bool) -> Any | None:
 
 
 def _faults(where: str, params: TrainingParams, start: str, shape: Any) -> Iterator[str]:
-    """Yield a line for each setting that the start model cannot have."""
+    """Yield a line for each setting that the start model does not support."""
     adapter = params.adapter if isinstance(params.adapter, LoraOptions) else None
     routed = {"balance": params.router.balance, "replay": params.router.replays}
     if adapter is None and not any(routed.values()) and not params.compile:

@@ -1,4 +1,4 @@
-"""What is wrong with the first rows of the user's files and with their own rewards, found by `check` in seconds."""
+"""Check the first rows of the user's files and the user's rewards, within seconds."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from posttrain.text.chat_template import row_variables
 from posttrain.text.templates import reads
 
 DRAWN: Final = 1000
-"""Rows of a table of prompts whose answers are tried."""
+"""The number of rows of a prompt table whose answers are tried."""
 EXAMPLE: Final = Prompt("example", ({"role": "user", "content": "What is 2 + 3?"},), (), "5")
-"""The prompt for a reward whose run reads no prompts that are there yet."""
+"""The prompt for a reward if its run's prompts do not exist yet."""
 
 
 def check_rows() -> str:
-    """Refuse files whose first rows cannot be read, and own rewards that give no score. Returns what was not read."""
+    """Reject files with unreadable first rows, and own rewards without a valid score. Return what was not read."""
     settings = read()
     errors, found, tables = list[str](), dict[str, FirstRows](), dict[str, pl.DataFrame]()
     for name in group_of(settings, "data.files"):
@@ -78,7 +78,7 @@ def check_rows() -> str:
 
 
 def _split(name: str, sources: Mapping[str, tuple[Kind, FirstRows | None]]) -> tuple[Tables, list[str]]:
-    """Divide what was read of an entry into splits, as the stage does; where files have more rows, they may agree."""
+    """Divide an entry's rows into splits, as the stage does. If files have more rows, disagreements are ignored."""
     reads: dict[Kind, list[ReadSource]] = {}
     for kind, rows in sources.values():
         if rows is None or rows.read is None:
@@ -93,7 +93,7 @@ def _split(name: str, sources: Mapping[str, tuple[Kind, FirstRows | None]]) -> t
 def _unused_test_files(
     settings: Settings, tables: Mapping[str, pl.DataFrame], found: Mapping[str, FirstRows]
 ) -> Iterator[str]:
-    """Yield a note for each evaluated table whose test prompts are a share, although one of its files is for tests."""
+    """Yield a note for each evaluated table that takes a share as test prompts although it has a file for tests."""
     measured = [group_of(settings, "evaluate.settings"), *group_of(settings, "evaluate.runs").values()]
     for name in dict.fromkeys(str(run.get("data")) for run in measured if isinstance(run, Mapping)):
         if not name.endswith("/prompts") or (table := tables.get(name)) is None:
@@ -111,7 +111,7 @@ def _unused_test_files(
 
 
 def _leaks(settings: Settings, tables: Mapping[str, pl.DataFrame]) -> Iterator[str]:
-    """Yield a note for each table that a run learns from, and whose first rows are test prompts of any entry."""
+    """Yield a note for each training table whose first rows are test prompts of any entry."""
     named = {text for run in model_runs(settings).values() for text in texts_in(run or {})}
     tests = {name: table for name, table in tables.items() if name.endswith("/prompts")}
     for leak in leaks({name: table for name, table in tables.items() if name in named}, tests):
@@ -123,7 +123,7 @@ def _leaks(settings: Settings, tables: Mapping[str, pl.DataFrame]) -> Iterator[s
 
 
 def _unread(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]:
-    """Yield a line about what `check` did not read."""
+    """Yield a line about data that `check` did not read."""
     cut = [place for rows in found.values() for place in rows.cut]
     left = [f"the rows after the first {FIRST} of {_several(cut, 'file')}"] if cut else []
     left += [f"data.hub.{name}" for name in group_of(settings, "data.hub")]
@@ -133,7 +133,7 @@ def _unread(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]
 
 
 def _unread_answers(settings: Settings) -> tuple[list[str], list[str]]:
-    """The runs and evaluations without a reward whose answers `correct` cannot read, and what was tried."""
+    """Return errors about runs without a reward whose answers `correct` cannot read, and notes on what was tried."""
     errors, notes = list[str](), list[str]()
     for where, run in _without_reward(settings).items():
         data = str(run.get("data", ""))
@@ -161,7 +161,7 @@ def _unread_answers(settings: Settings) -> tuple[list[str], list[str]]:
 
 
 def _without_reward(settings: Settings) -> dict[str, Mapping[str, Any]]:
-    """Return the runs that sample and the evaluations that have no reward, and so use `correct`."""
+    """Return the sampling runs and evaluations that set no reward and therefore use `correct`."""
     found = {f"online.runs.{name}": run for name, run in group_of(settings, "online.runs").items()}
     others = group_of(settings, "evaluate.runs").items()
     found |= {f"evaluate.runs.{name}": run for name, run in others if isinstance(run, Mapping) and "by" not in run}
@@ -171,10 +171,10 @@ def _without_reward(settings: Settings) -> dict[str, Mapping[str, Any]]:
 
 
 def _drawn_answers(entry: str, measured: str | None) -> Unread:
-    """Return how many answers of rows that are drawn from the files of an entry cannot be read.
+    """Return how many answers cannot be read, in rows drawn from an entry's files.
 
-    measured: the split of an evaluation, which leaves out rows without an answer; None: training rows. Where no file
-    names the split, its rows are a share of the training rows.
+    measured: the split of an evaluation, which leaves out rows without an answer; None: training rows. If no file names
+    the split, its rows are a share of the training rows.
     """
     params, drawn = load_settings("data.files", entry), list[pl.DataFrame]()
     sources = {key: source for key, (kind, source) in sources_by_key(params).items() if kind == "prompts"}
@@ -198,7 +198,7 @@ def _drawn_answers(entry: str, measured: str | None) -> Unread:
 
 
 def _unread_variables(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]:
-    """Yield a line for each run whose first row sets variables that the template of its model does not read."""
+    """Yield a line for each run whose first row sets variables that its model's template does not read."""
     groups = [stage.group for stage in STAGES if stage.makes == "model"]
     for where in (f"{group}.{name}" for group in groups for name in group_of(settings, group)):
         params = load_settings(*where.rsplit(".", 1))
@@ -220,7 +220,7 @@ def _is_own(run: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Named:
-    """A reward of the user's own in a run, and the prompts that the run reads."""
+    """An own reward in a run, and the prompts that the run reads."""
 
     where: str
     name: str
@@ -229,7 +229,7 @@ class _Named:
 
 
 def _own_rewards(settings: Settings) -> Iterator[_Named]:
-    """Yield every own reward with its options, once."""
+    """Yield every own reward with its options once."""
     seen = set()
     for where, params in _typed(settings):
         for name, term in _terms(params):
@@ -252,7 +252,7 @@ def _typed(settings: Settings) -> Iterator[tuple[str, Params]]:
 
 
 def _terms(params: Any) -> Iterator[tuple[str, WeightedReward]]:
-    """Yield every reward in a run's settings, those that others are made of among them."""
+    """Yield every reward in a run's settings, including parts of other rewards."""
     values = (
         {name: getattr(params, name) for name in type(params).model_fields} if isinstance(params, BaseModel) else params
     )
@@ -265,7 +265,7 @@ def _terms(params: Any) -> Iterator[tuple[str, WeightedReward]]:
 
 
 def _call_rewards(named: list[_Named], found: Mapping[str, FirstRows]) -> tuple[list[str], list[str]]:
-    """The faults of the rewards, and notes about those that were not called or that failed on the made-up example."""
+    """Return errors of the rewards, and notes about those that were not called or failed on the made-up example."""
     with ThreadPoolExecutor(4) as threads:
         results = list(threads.map(lambda reward: _call_reward(reward, found.get(reward.data)), named))
     return [line for line, is_fault in filter(None, results) if is_fault], [
@@ -274,7 +274,7 @@ def _call_rewards(named: list[_Named], found: Mapping[str, FirstRows]) -> tuple[
 
 
 def _call_reward(named: _Named, rows: FirstRows | None) -> tuple[str, bool] | None:
-    """Return what a reward's call gives if it is no score, and whether that is a fault of the reward."""
+    """Return what a reward's call gives if it is not a score, and whether that is the reward's fault."""
     where, reward = f"{named.where}: reward '{named.name}'", named.term.reward
     if reward.isolated is not True:
         return f"note: {where} was not called: it runs in the stage's own process", False

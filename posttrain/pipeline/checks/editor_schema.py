@@ -1,4 +1,4 @@
-"""A JSON schema of params.yaml for editors, from the models that `check` uses: keys, descriptions, names of rows."""
+"""A JSON schema of params.yaml for editors, from the models that `check` uses: keys, descriptions, preset names."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from posttrain.tasks.task import TASKS
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 NAME: Final = "^[A-Za-z0-9][A-Za-z0-9_-]*$"
 OWN: Final[JsonSchemaValue] = {"type": "string", "pattern": f"^{PATH.pattern}$"}
-"""The import path of something of the user's own."""
+"""The import path of the user's own object."""
 _READS_REWARDS: Final = get_args(Rewards)[1].func
 _READS_METRICS: Final = get_args(Metrics)[1].func
 _REWARDS: Final = "rewards"
-"""The definition of rewards, which some of them hold."""
+"""The schema definition of rewards, which refers to itself."""
 _TERMS: Final = [(key, field) for key, field in WeightedReward.model_fields.items() if key in TERM_KEYS | WORKER_KEYS]
 _SHORT_FORM: Final = UserTables._short_form.__name__
 
@@ -98,7 +98,7 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rewards(terms: Mapping[str, Any], options_of: Callable[[type[BaseModel]], Any]) -> JsonSchemaValue:
-    """Return names with a weight, or with settings and the options of the reward."""
+    """Return the schema of names with a weight, or with settings and the reward's options."""
     known = {}
     for name, reward in usable(REWARDS):
         shared = TERM_KEYS | (WORKER_KEYS if reward.isolated else frozenset())
@@ -111,7 +111,7 @@ def _rewards(terms: Mapping[str, Any], options_of: Callable[[type[BaseModel]], A
 
 
 def _by_key(key: str, models: Mapping[str, JsonSchemaValue], own: JsonSchemaValue | None) -> JsonSchemaValue:
-    """Return a run whose key names what types it: the names that have the same type share a branch."""
+    """Return the schema of a run whose key decides its type. Names with the same type share a branch."""
     branches: dict[str, tuple[JsonSchemaValue, list[str]]] = {}
     for name, model in models.items():
         branches.setdefault(json.dumps(model), (model, []))[1].append(name)
@@ -125,12 +125,12 @@ def _by_key(key: str, models: Mapping[str, JsonSchemaValue], own: JsonSchemaValu
 
 
 class _Schema(GenerateJsonSchema):
-    """pydantic's schema, with what the before-validators of our settings accept."""
+    """pydantic's schema, plus the values that our before-validators accept."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's own name
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        """Accept what a choice, the rewards and the short forms of tables do."""
+        """Accept what choices, rewards and short forms of tables accept."""
         function: Any = schema["function"]["function"]
         if isinstance(choice := getattr(function, "__self__", None), OneOf):
             return self._choice(choice)
@@ -146,7 +146,7 @@ class _Schema(GenerateJsonSchema):
         return inner
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
-        """Return no: the keys say it."""
+        """Return false, because the keys are descriptive."""
         return False
 
     def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
@@ -154,7 +154,7 @@ class _Schema(GenerateJsonSchema):
         return {"anyOf": [super().float_schema(schema), {"type": "string", "pattern": f"^{SCIENTIFIC.pattern}$"}]}
 
     def _choice(self, choice: OneOf[Any]) -> JsonSchemaValue:
-        """Return a name, or options; a run of a row may leave out the type, which the row has."""
+        """Return the schema of a name or options. A preset's run may leave out the type."""
         names: JsonSchemaValue = {"enum": list(choice.table)}
         forms: list[JsonSchemaValue] = [names]
         for name, entry in choice.table.items():
@@ -167,11 +167,11 @@ class _Schema(GenerateJsonSchema):
         return {"anyOf": forms}
 
     def _options(self, model: type[BaseModel]) -> JsonSchemaValue:
-        """Return the properties of a model where they stand, without a reference to it."""
+        """Return the properties of a model inline, without a reference."""
         made = self.generate_inner(TypeAdapter(model).core_schema)
         return self.resolve_ref_schema(made) if "$ref" in made else made
 
 
 def _items(inner: JsonSchemaValue) -> list[JsonSchemaValue]:
-    """Return what a list of tables may hold: the form of one table."""
+    """Return the schemas of items in a list of tables: the form of one table."""
     return [part for part in inner.get("anyOf") or inner.get("oneOf") or () if part.get("type") != "null"]

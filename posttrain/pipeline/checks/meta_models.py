@@ -1,4 +1,4 @@
-"""Models without their weights: from a config on disk, or from that of the model that a run will start from."""
+"""Models without weights, from a config on disk or from the config of a run's start model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from posttrain.train.learning_rates import explained, parameters_of
 
 
 def config_of(model: str, settings: Settings) -> Any:
-    """Return the config of a folder under models/, or of what its run starts from where it does not exist yet."""
+    """Return the config of a folder under models/; if it does not exist yet, of its run's start."""
     source = config_source(model, settings)
     if isinstance(source, Path):
         return load_config(source)
@@ -38,7 +38,7 @@ def config_of(model: str, settings: Settings) -> Any:
 
 
 def context_length(model: str, settings: Settings) -> int | None:
-    """Return the most tokens of a row of the model; transformers is imported only where config.json omits them."""
+    """Return the model's context length. transformers is imported only if config.json omits it."""
     source = config_source(model, settings)
     if not isinstance(source, Path):
         return int(source.shape.context)
@@ -51,9 +51,9 @@ def context_length(model: str, settings: Settings) -> int | None:
 
 
 def config_source(model: str, settings: Settings) -> Any:
-    """Return the folder that has the model's config, or the settings of the run of base.scratch that makes it.
+    """Return the folder with the model's config, or the settings of the base.scratch run that makes it.
 
-    A folder that a run has made counts while dvc.lock has the settings of that run, and of those that it descends from.
+    A folder made by a run counts only if dvc.lock has the present settings of that run and its ancestors.
     """
     runs, chain, name = model_runs(settings), list[str](), model
     while name in runs and name not in chain:
@@ -95,20 +95,20 @@ def _is_current(model: str, settings: Settings, lock: Mapping[str, Any]) -> bool
 
 
 def size_of_run(group: str, run: str, settings: Settings) -> int:
-    """Return the number of weights of the model that a run trains; raises where its config is not there yet."""
+    """Return the number of weights that a run trains. Raise if the model's config does not exist yet."""
     stage = next(stage for stage in STAGES if stage.group == group)
     start = str(getattr(load_settings(group, run), "start", stage.output(run)))  # a run of base.scratch makes its own
     return parameters_of(shape_of(config_of(start, settings), scores=group == "reward.runs"))
 
 
 def rate_of(group: str, run: str) -> str:
-    """Return the learning rate of a run that sets none, in words."""
+    """Return the default learning rate of a run, as text."""
     params = load_settings(group, run)
     return explained(params.rate_kind, size_of_run(group, run, read()), adapter=params.adapter.type != "none")
 
 
 def template_of(model: str, settings: Settings) -> str | None:
-    """Return the chat template of the model that a run descends from; None where it is not there yet."""
+    """Return the chat template of the model that a run descends from; None if it does not exist yet."""
     name, runs, seen = model, model_runs(settings), set[str]()
     while name in runs and name not in seen:
         seen.add(name)
@@ -124,7 +124,7 @@ def template_of(model: str, settings: Settings) -> str | None:
 
 
 def shape_of(config: Any, *, scores: bool = False) -> Any:
-    """Return the model of a config on the device meta, with a scalar head if it `scores`."""
+    """Return the model of a config on the meta device, with a scalar head if it `scores`."""
     config = copy.deepcopy(config)
     if scores:
         config.architectures, config.num_labels = [scorer_name(config.model_type)], 1

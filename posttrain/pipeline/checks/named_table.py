@@ -1,4 +1,4 @@
-"""The table that a command names: its file, or the stage that makes it, or what it may mean."""
+"""Find the file of a table that a command names, or suggest the stage that makes it or another name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from posttrain.settings.params import nearest
 
 
 def table_file(name: str) -> Path:
-    """Return the file of a table that is named NAME/KIND or by its path."""
+    """Return the file of a table given as NAME/KIND or as a path."""
     for path in (Path(name), table_path(name)):
         if path.is_file():
             return path
@@ -28,7 +28,7 @@ def table_file(name: str) -> Path:
 
 
 def _makers(settings: Settings) -> dict[str, str]:
-    """Return the tables and evaluated rollouts of params.yaml, each with the DVC stage that makes it."""
+    """Return table or evaluated rollouts in params.yaml -> the DVC stage that makes it."""
     from posttrain.pipeline.checks.run_graph import RunOutputs  # knows every task: imported for an error alone
 
     stages = {stage.group: stage.name for stage in STAGES}

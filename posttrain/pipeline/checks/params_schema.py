@@ -1,4 +1,4 @@
-"""What types each run of params.yaml, and the check of the whole file before any work begins."""
+"""Check the whole params.yaml before any work begins, and describe its parameters."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def check_params(root: Path = Path()) -> str:
-    """Check params.yaml as a whole: every run, and what it names; `root` is where paths of your own begin."""
+    """Check every run in params.yaml and the names it uses. `root`: the folder that your own paths start from."""
     settings = read()
     _check_dvc_reads_it()
     errors: list[str] = []
@@ -111,7 +111,7 @@ def check_params(root: Path = Path()) -> str:
 
 
 def _check_dvc_reads_it() -> None:
-    """Refuse what DVC's reader, which is that of libyaml, takes for a fault: a bare `module:name` between braces."""
+    """Reject what DVC's reader (libyaml) does not accept: an unquoted `module:name` between braces."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError
 
@@ -127,7 +127,7 @@ def _check_dvc_reads_it() -> None:
 
 
 def _without_braces(line: str) -> str:
-    """How to write a line with a bare `module:name` between braces; quotes help, but `dvc exp run -S` drops them."""
+    """Return how to write an unquoted `module:name` without braces. Quotes help, but `dvc exp run -S` drops them."""
     from io import StringIO
 
     from ruamel.yaml import YAML
@@ -147,7 +147,7 @@ def _without_braces(line: str) -> str:
 
 
 def _mistakes(mistakes: list[str]) -> ParamsError:
-    """Return one error with every mistake, each with its own fix."""
+    """Return one error that lists every mistake with its fix."""
     if len(mistakes) == 1:
         return ParamsError(what=mistakes[0], where=PARAMS_FILE, fix="Nothing was run or removed")
     listed = "\n  ".join(mistake.removesuffix(EXPLAINED).rstrip(" .") for mistake in mistakes)
@@ -157,7 +157,7 @@ def _mistakes(mistakes: list[str]) -> ParamsError:
 
 @contextmanager
 def _collected(errors: list[str]) -> Iterator[None]:
-    """Collect an error of ours as one line instead of raising it."""
+    """Collect a posttrain error as one line instead of raising it."""
     try:
         yield
     except PosttrainError as error:
@@ -171,7 +171,7 @@ def _check_name(name: object, group: str) -> None:
 
 
 def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
-    """Yield a line for each file or folder of the user's own that is not there, and for names that no Hub has."""
+    """Yield a line for each missing file or folder of the user, and for names that cannot exist on the Hub."""
     if isinstance(params, FilesRun | FolderRun):
         folder = root / params.path
         found = unreadable(folder, outside_workspace=params.outside_workspace)
@@ -212,7 +212,7 @@ def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
 
 
 def _missing_files(where: str, params: FilesRun, folder: Path) -> Iterator[str]:
-    """Yield a line for each source of an entry that is not there."""
+    """Yield a line for each missing source of an entry."""
     for key, (_, source) in sources_by_key(params).items():
         if not isinstance(source, FileTable) or (folder / source.path).exists():
             continue
@@ -232,7 +232,7 @@ def _check_evaluation(settings: Settings, made: RunOutputs, errors: list[str]) -
 
 
 def describe_params(section: str | None) -> str:
-    """Return every parameter of one section or of all, with type, default and meaning."""
+    """Return every parameter of one section or of all, with type, default and description."""
     if section is not None and section not in GROUPS:
         raise ParamsError(what=f"no section '{section}'", where=PARAMS_FILE, fix=did_you_mean(section, list(GROUPS)))
     blocks = [] if section else [["the top level", f"  {SEED}  int (default 0): {SEED_MEANING}"]]
@@ -284,7 +284,7 @@ def _lines(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _choice_lines(path: str, choice: OneOf[Any], description: str) -> Iterator[str]:
-    """Yield a choice with its types, and the options of each."""
+    """Yield a choice with its types and their options."""
     own = " or MODULE:NAME" if choice.own else ""
     yield f"{path}: {'|'.join(choice.table)}{own} = {choice.default!r}  {description}; a name, or {{type: NAME, ...}}"
     for name, entry in usable(choice.table):

@@ -1,4 +1,4 @@
-"""How the runs of params.yaml name each other: unknown inputs, cycles, unmeasured models, leftovers of removed runs."""
+"""Check how runs refer to each other: unknown inputs, cycles, models without evaluation, leftovers of removed runs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from posttrain.tasks.task import load_task
 CLEAN = "`posttrain clean`"
 LISTED = 3
 SAMPLERS = ("online", "distill")
-"""Stages that store what their policy sampled."""
+"""Stages that store their policy's samples."""
 
 
 class RunOutputs:
-    """The tables and models that the runs of params.yaml make, and which of a run's slots name none of them."""
+    """The tables and models that runs in params.yaml make. It finds slots that name anything else."""
 
     def __init__(self, settings: Settings, left: Leftovers, errors: list[str], root: Path = Path()) -> None:
         self.settings, self.models = settings, dict[str, str]()
@@ -52,7 +52,7 @@ class RunOutputs:
                     self.tables |= dict.fromkeys(_tables(stage.group, name, run), where)
 
     def unknown(self, where: str, params: Any) -> Iterator[str]:
-        """Yield a line for each slot of the run that names what no run makes."""
+        """Yield a line for each slot of the run whose name no run makes."""
         named = slots(type(params))
         for slot, extra in named.items():
             name = getattr(params, slot)
@@ -79,7 +79,7 @@ class RunOutputs:
             yield from self._unknown_parts(where, params)
 
     def _unknown_parts(self, where: str, params: Any) -> Iterator[str]:
-        """Yield a line for each reward that names no model of the run's set of reward models."""
+        """Yield a line for each reward that names a model outside the run's set of reward models."""
         models = self._names(params.reward_model)
         parts = models if len(models) > 1 else [None]
         for name, options in learned(params.reward).items():
@@ -89,16 +89,16 @@ class RunOutputs:
                 yield f"{where}.reward.{name}: part is {options.part}, and {params.reward_model} {known}. {fix}"
 
     def _names(self, model: str) -> list[str]:
-        """Return what a set calls its models."""
+        """Return the names of the models in a set."""
         return [member.rpartition("/")[2] for member in models_of_set(self.settings, model)]
 
     def _kinds(self, model: str) -> set[bool]:
-        """Return whether the models of a set, or the one model, are reward models, where that is known."""
+        """Return whether the models of a set, or the one model, are reward models, as far as this is known."""
         found = (self.scorers.get(one, one.startswith("reward/")) for one in models_of_set(self.settings, model))
         return {kind for kind in found if kind is not None}
 
     def _misfit(self, model: str, *, scores: bool | None, sets: bool) -> str | None:
-        """Return why a slot cannot name a model; None: it can."""
+        """Return why a slot cannot use a model; None if it can."""
         kinds = self._kinds(model)
         if scores is not None and (not scores) in kinds:
             return "it gives no scores" if scores else "a reward model generates no text"
@@ -115,9 +115,9 @@ class RunOutputs:
         scores: bool | None = False,
         sets: bool = False,
     ) -> Iterator[str]:
-        """Yield what is wrong with one name, if anything is; `kinds` are those of tables, None for a model.
+        """Yield what is wrong with a name, if anything. `kinds`: allowed kinds of tables; None: a model.
 
-        `scores`: whether it must be a reward model; None: it may be one. `sets`: it may be a set of models that write.
+        `scores`: it must be a reward model; None: it may be one. `sets`: a set of language models is allowed.
         """
         if kinds is None:
             known, noun = self.models, "reward model" if scores else "model"
@@ -137,7 +137,7 @@ class RunOutputs:
             yield f"{where} = '{name}': {self._misfit(name, scores=scores, sets=sets)}. {hint}"
 
     def cycles(self, typed: Mapping[str, Any]) -> Iterator[str]:
-        """Yield a line for the first cycle of runs that need each other."""
+        """Yield a line for the first cycle of runs that depend on each other."""
         makers = {**self.rollouts, **self.models, **self.tables}
         needs = {
             where: [
@@ -165,7 +165,7 @@ class RunOutputs:
 
 
 def _base_scorers(settings: Settings, root: Path) -> dict[str, bool | None]:
-    """Return whether each model of `base` is a reward model, by its config.json; None where it is not on disk yet."""
+    """Return whether each model of `base` is a reward model, by its config.json; None if it is not on disk yet."""
     found: dict[str, bool | None] = dict.fromkeys((f"base/{name}" for name in group_of(settings, "base.hub")), None)
     for name, run in group_of(settings, "base.folders").items():
         try:
@@ -177,7 +177,7 @@ def _base_scorers(settings: Settings, root: Path) -> dict[str, bool | None]:
 
 
 def _tables(group: str, name: str, run: Any) -> list[str]:
-    """Return the tables that a run of `data` makes, as slots name them."""
+    """Return the tables that a run of `data` makes, in the notation of slots."""
     settings = run if isinstance(run, Mapping) else {}
     found: list[str]
     if group == "data.tasks":
@@ -207,7 +207,7 @@ def _helpers(settings: Settings) -> set[str]:
 
 
 def notes(settings: Settings, left: Leftovers) -> list[str]:
-    """Return what is right and may still be a slip: models that are not evaluated, and what removed runs left."""
+    """Return hints about possible slips: models without evaluation, and leftovers of removed runs."""
     measured = {run.model for run in evaluated(settings).values()} | _helpers(settings)
     models = [
         stage.output(name)

@@ -1,1 +1,1 @@
-"""The commands of `posttrain`, one file or folder each: its arguments (`add_arguments`) and what it does (`run`)."""
+"""The commands of `posttrain`, one file or folder each, with its arguments (`add_arguments`) and its work (`run`)."""

@@ -1,4 +1,4 @@
-"""`posttrain chat`: a conversation with a model in the terminal."""
+"""`posttrain chat`: talk to a model in the terminal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ EXAMPLE = "online/grpo --temperature 0"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take a model and how to sample."""
+    """Add the arguments: a model and sampling options."""
     parser.add_argument("model", metavar="MODEL", help="a folder, or a model under models/, e.g. online/grpo")
     likeliest = "default: 1; 0 takes the likeliest token at each step"
     parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help=likeliest)
 
 
 def run(arguments: Namespace) -> str:
-    """Answer line by line until the end of the input."""
+    """Answer line by line until the input ends."""
     from posttrain.errors import PosttrainError
     from posttrain.pipeline.serve.policy import Job, Policy
     from posttrain.sampling.sampler import SamplingParams

@@ -10,11 +10,11 @@ DOING = "reading params.yaml, its files and models"
 
 
 def add_arguments(_: ArgumentParser) -> None:
-    """Take no arguments."""
+    """Add no arguments."""
 
 
 def run(_: Namespace) -> str:
-    """Check the packages and the plugins first, then everything that a run would meet."""
+    """Check packages and plugins first, then everything that a run would read."""
     from posttrain.pipeline.lock.package_pin import check_installed
 
     check_installed()

@@ -1,4 +1,4 @@
-"""`posttrain clean`: what belongs to no run of params.yaml."""
+"""`posttrain clean`: list or remove files that belong to no run in params.yaml."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EXAMPLE = "--list"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take what to clean; by default outputs and entries of dvc.lock."""
+    """Add the argument: what to clean. Default: outputs and entries of dvc.lock."""
     parser.add_argument("--list", action="store_true", help="list the outputs and entries only")
     actions = add_actions(parser, "runs")
     does = "remove checkpoints that no run of params.yaml would resume, but none of a running stage"

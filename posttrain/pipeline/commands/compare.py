@@ -1,4 +1,4 @@
-"""`posttrain compare`: which setting is better on the same held-out prompts."""
+"""`posttrain compare`: find which setting is better on the same held-out prompts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DOING = "comparing prompt by prompt"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take names, and how to compare them."""
+    """Add the arguments: names, and how to compare them."""
     names = "a policy, an experiment, a sweep (all its experiments), a commit or 'workspace'; default: all policies"
     parser.add_argument("names", nargs="*", metavar="NAME", help=names)
     policy = "the policy of each experiment, e.g. grpo or online/grpo; default: of those that differ the last one"
@@ -61,7 +61,7 @@ def run(arguments: Namespace) -> str:
 
 
 def _typed(arguments: Namespace) -> str:
-    """Return the command line again, as far as it says what is compared."""
+    """Return the part of the command line that says what is compared."""
     options = {name: getattr(arguments, name) for name in ("policy", "against", "table", "metric")}
     pairs = [*((name, given) for name, given in options.items() if given), *(("task", one) for one in arguments.task)]
     words = [word for name, given in pairs for word in (f"--{name}", given)]
@@ -69,7 +69,7 @@ def _typed(arguments: Namespace) -> str:
 
 
 def _not_current(labels: Collection[str]) -> list[str]:
-    """Return a note for each policy of the workspace whose results are not those of its model, settings and code."""
+    """Return a note for each policy whose results are out of date for its model, settings or code."""
     from posttrain.pipeline.report.stale_results import staleness
 
     if not labels:
@@ -78,7 +78,7 @@ def _not_current(labels: Collection[str]) -> list[str]:
 
 
 def _tokens(arguments: Namespace) -> str:
-    """Compare the tokens of two policies; the CPU instructions are set before torch is imported."""
+    """Compare the tokens of two policies. The CPU instructions are set before torch is imported."""
     from dataclasses import asdict
 
     from posttrain.errors import ParamsError

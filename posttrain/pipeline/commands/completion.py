@@ -1,4 +1,4 @@
-"""`posttrain completion`: a script with which the shell completes commands, options and names of runs."""
+"""`posttrain completion`: print a shell script that completes commands, options and names of runs."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ complete -o default -F _posttrain posttrain""",
 compdef _posttrain posttrain""",
 }
 NAMES = ("NAME", "POLICY", "RUN", "WHAT")
-"""What arguments are called in the help of commands that take a policy or a run."""
+"""The names, in help texts, of arguments that take a policy or a run."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take a shell."""
+    """Add the argument: a shell."""
     parser.add_argument("shell", choices=list(SCRIPTS), help="whose script is printed")
     parser.add_argument("words", nargs=REMAINDER, metavar="[WORD]", help="what is completed: the script gives them")
 
 
 def run(arguments: Namespace) -> str:
-    """Print the script, or what the last word can be."""
+    """Return the script, or the completions of the last word."""
     return "\n".join(completions(arguments.words)) if arguments.words else SCRIPTS[arguments.shell]
 
 
 def completions(words: Sequence[str]) -> list[str]:
-    """Return what the last of these words can be."""
+    """Return the completions of the last of these words."""
     *before, last = words
     if not before:
         return [name for name in DOES if name.startswith(last)]
@@ -60,7 +60,7 @@ def completions(words: Sequence[str]) -> list[str]:
 
 
 def _values(action: Action) -> list[str]:
-    """Return the values that an argument can have, as far as they can be listed."""
+    """Return the possible values of an argument, as far as they can be listed."""
     if action.choices:
         return list(action.choices)
     from posttrain.pipeline.lock.graph import Pipeline

@@ -1,4 +1,4 @@
-"""`posttrain deploy`: the flow on a schedule, on new data or on a work pool."""
+"""`posttrain deploy`: run the flow on a schedule, on new data or on a work pool."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ EXAMPLE, add_arguments = FLOW.EXAMPLE, FLOW.add_arguments
 
 
 def run(arguments: Namespace) -> NoReturn:
-    """Deploy and exit with the code."""
+    """Deploy and exit with the exit code."""
     run_flow(FLOW, arguments)

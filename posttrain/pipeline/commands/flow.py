@@ -1,4 +1,4 @@
-"""`posttrain flow`: the stages of dvc.yaml as Prefect tasks."""
+"""`posttrain flow`: run the stages of dvc.yaml as Prefect tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`posttrain laws`: the mathematical laws, on the surrogates and losses of a user's module."""
+"""`posttrain laws`: check the mathematical laws on surrogates and losses in the user's module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EXAMPLE = "my_losses"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take a module."""
+    """Add the argument: a module."""
     parser.add_argument("module", metavar="MODULE", help="e.g. my_losses for custom/my_losses.py")
 
 

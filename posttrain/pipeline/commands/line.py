@@ -1,4 +1,4 @@
-"""The command line: the overview of all commands, and the arguments of the one that is asked for."""
+"""The command line: the overview of all commands, and the arguments of the chosen one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DOES = {name: does for group in COMMANDS.values() for name, does in group.items(
 
 
 def parse(words: Sequence[str]) -> Namespace:
-    """Read a command line; only the module of its command is imported."""
+    """Parse a command line. Only the module of its command is imported."""
     if words and words[0] in RENAMED:
         fix = f"It is `posttrain {RENAMED[words[0]]}` now"
         raise ParamsError(what=f"'{words[0]}' was renamed", where="posttrain", fix=fix)
@@ -39,11 +39,11 @@ def parse(words: Sequence[str]) -> Namespace:
 
 
 class Document(str):
-    """What a command prints that is JSON already."""
+    """Output of a command that is already JSON."""
 
 
 def run(arguments: Namespace) -> str:
-    """Run the command and return what it prints; with `--json` one document, and all else goes to stderr."""
+    """Run the command and return its output. With `--json` it is one document, and everything else goes to stderr."""
     module = _module(arguments.command)
     if not arguments.json:
         with _said_meanwhile(getattr(module, "DOING", "")):
@@ -55,7 +55,7 @@ def run(arguments: Namespace) -> str:
 
 @contextlib.contextmanager
 def _said_meanwhile(doing: str) -> Iterator[None]:
-    """Show on a terminal what a command does until it prints: imports alone take seconds."""
+    """Show on a terminal that a command is working until it prints, because imports alone take seconds."""
     if not doing or not sys.stderr.isatty():
         yield
         return
@@ -69,12 +69,12 @@ def _said_meanwhile(doing: str) -> Iterator[None]:
 
 
 def as_json(data: object) -> str:
-    """Return a document as commands print it."""
+    """Return a document as JSON text."""
     return escaped_json(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 def parser(*names: str | None) -> ArgumentParser:
-    """Make the parser with the arguments of these commands; the others have their line alone."""
+    """Make the parser with the arguments of these commands. For other commands it only has a help line."""
     top = _Parser(prog="posttrain", add_help=False, usage="posttrain COMMAND ...", epilog="example: posttrain check")
     top.add_argument("-h", "--help", action="store_const", const=None, dest="command", help="show all commands")
     top.add_argument("--version", action=_Version, nargs=0, help="show the version")
@@ -93,7 +93,7 @@ def parser(*names: str | None) -> ArgumentParser:
 
 
 def overview() -> str:
-    """List all commands by when they are used."""
+    """Return a list of all commands by occasion."""
     width = max(map(len, DOES))
     lines = ["usage: posttrain COMMAND ...", "`posttrain COMMAND --help` shows its arguments and an example"]
     for when, commands in COMMANDS.items():
@@ -106,14 +106,14 @@ def overview() -> str:
 
 
 def _plugins() -> list[str]:
-    """Return the commands of plugins; only asked for where no command of ours is meant, as it reads all packages."""
+    """Return the commands of plugins. It is called only if no own command matches, because it reads all packages."""
     from posttrain.pipeline.commands.plugins import command_names
 
     return command_names()
 
 
 def add_actions(parser: ArgumentParser, default: str | None = None) -> Any:
-    """Add the actions of a command; `default`: the one that is meant if none is given."""
+    """Add the actions of a command. `default`: the action if none is given."""
     actions = parser.add_subparsers(dest="action", required=default is None, metavar="ACTION")
     parser.set_defaults(action=default)  # after the actions, which would set it to None
     return actions
@@ -133,7 +133,7 @@ def add_action(actions: Any, command: str, name: str, does: str, example: str = 
 
 
 def _add_json(command: ArgumentParser) -> None:
-    """Add the choice between text and JSON to a command and its actions."""
+    """Add the option --json to a command and its actions."""
     command.add_argument("--json", action="store_true", default=SUPPRESS, help="print JSON instead of text")
     for group in command._actions:
         for action in group.choices.values() if isinstance(group, _SubParsersAction) else ():
@@ -141,7 +141,7 @@ def _add_json(command: ArgumentParser) -> None:
 
 
 class _Parser(ArgumentParser):
-    """A parser whose complaint is JSON where JSON was asked for."""
+    """A parser that reports errors as JSON if --json is given."""
 
     def error(self, message: str) -> NoReturn:
         if "--json" in sys.argv:
@@ -151,7 +151,7 @@ class _Parser(ArgumentParser):
 
 
 class _Version(Action):
-    """The option that prints the version, which is looked up only then: a checkout on PYTHONPATH has none."""
+    """The option that prints the version. It is looked up only on use, because a checkout on PYTHONPATH has none."""
 
     def __call__(self, *_: Any) -> None:
         from posttrain import __version__

@@ -1,7 +1,7 @@
-"""Commands of plugins: `NAME` is a command, and `show.NAME` an action of `posttrain show`.
+"""Commands from plugins: `NAME` is a command, and `show.NAME` an action of `posttrain show`.
 
-A command is a module, or an object, with `EXAMPLE`, `DOES`, `add_arguments(parser)` and `run(arguments)`, which returns
-what is printed. It is imported when it is asked for, so that a broken plugin stops no other command.
+A command is a module or an object with `EXAMPLE`, `DOES`, `add_arguments(parser)` and `run(arguments)`, which returns
+the output. It is imported only on use, so that a broken plugin does not stop other commands.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ GROUP: Final = "commands"
 
 
 class Command(Protocol):
-    """What a command has."""
+    """The interface of a command."""
 
     EXAMPLE: str
-    """Words after `posttrain NAME`."""
+    """Example arguments after `posttrain NAME`."""
     DOES: str
-    """What it does, in a line."""
+    """One line about its purpose."""
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Take its arguments."""
+        """Add its arguments."""
 
     def run(self, arguments: Namespace) -> str:
-        """Run it and return what is printed."""
+        """Run it and return its output."""
 
 
 COMMANDS: Final[Listing[Command]] = Listing("", "", group=GROUP, adopt=with_methods(Command))
@@ -42,18 +42,18 @@ def origin(name: str) -> str:
 
 
 def say_gone() -> None:
-    """Say in one line on stderr which of our own plugins are registered and not there."""
+    """Print one line on stderr about our own plugins that are registered but missing."""
     if gone := [f"{plugin.group} {plugin.name}" for plugin in plugins.every() if plugin.is_ours and plugin.is_gone]:
         print(f"note: registered plugins are gone, and all else works: {', '.join(gone)}", file=sys.stderr)
 
 
 def plugin_action(command: str, action: str) -> Command | None:
-    """Return the plugin that is this action of a command, if one is."""
+    """Return the plugin for this action of a command; None if there is none."""
     return COMMANDS.get(f"{command}.{action}")
 
 
 def add_plugins(actions: Any, command: str) -> None:
-    """Add the actions of plugins to a command; each takes its arguments when it is chosen."""
+    """Add the actions of plugins to a command. Their arguments are added when they are chosen."""
     for name in COMMANDS:
         above, _, action = name.rpartition(".")
         if above == command:
@@ -66,14 +66,14 @@ def add_plugins(actions: Any, command: str) -> None:
 
 
 def command_names() -> list[str]:
-    """Return the commands of plugins, without actions of other commands, and without names that ours have."""
+    """Return the commands of plugins, without actions of other commands and names that we use."""
     from posttrain.pipeline.commands.line import DOES
 
     return [name for name in COMMANDS if "." not in name and name not in DOES]
 
 
 class LateParser(ArgumentParser):
-    """The parser of a command of a plugin: it imports the plugin when it has something to parse."""
+    """The parser of a plugin's command. It imports the plugin when it starts to parse."""
 
     command = ""
 

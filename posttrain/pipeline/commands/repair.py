@@ -1,4 +1,4 @@
-"""`posttrain repair`: what a kill, a power cut, a merge or an edit left in DVC's files."""
+"""`posttrain repair`: fix DVC's files after a kill, a power cut, a merge or an edit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACTIONS = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take an action; without one do what is quick and safe."""
+    """Add the argument: an action. The default does everything that is quick and safe."""
     actions = add_actions(parser, "repair")
     for name, does in ACTIONS.items():
         add_action(actions, "repair", name, does)

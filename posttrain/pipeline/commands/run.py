@@ -1,4 +1,4 @@
-"""`posttrain run`: one stage, in this process."""
+"""`posttrain run`: run one stage in this process."""
 
 import argparse
 
@@ -8,7 +8,7 @@ EXAMPLE = "sft main"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take a stage and its words."""
+    """Add the arguments: a stage and its own arguments."""
     parser.add_argument("stage", metavar="STAGE", help="its name in dvc.yaml")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="[RUN]", help="the run's name in params.yaml")
 

@@ -1,4 +1,4 @@
-"""`posttrain serve`: a model as an OpenAI-compatible endpoint on this machine."""
+"""`posttrain serve`: serve a model with an OpenAI-compatible API on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ EXAMPLE = "online/grpo --port 8000"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take a model, a port and threads."""
+    """Add the arguments: a model, a port and threads."""
     parser.add_argument("model", metavar="MODEL", help="a folder, or a model under models/, e.g. online/grpo")
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="default: 8000; 0: any free port")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads; default: 1")

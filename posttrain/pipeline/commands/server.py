@@ -1,4 +1,4 @@
-"""`posttrain server`: Prefect's server and pages."""
+"""`posttrain server`: run Prefect's server and UI."""
 
 from __future__ import annotations
 

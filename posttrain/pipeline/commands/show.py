@@ -1,4 +1,4 @@
-"""`posttrain show`: figures of the last runs, on the terminal or as a page."""
+"""`posttrain show`: show results of the last runs, on the terminal or as a page."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -23,7 +23,7 @@ the figures, all measured on prompts that nothing was trained on:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take what to show; by default the results."""
+    """Add the argument: what to show. Default: the results."""
     actions = add_actions(parser, "results")
     parser.set_defaults(against=None)
     does = "show every setting with its figures, the best first, or why it has none"
@@ -46,7 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> str:
-    """Show what is asked for."""
+    """Show what the arguments select."""
     match arguments.action:
         case "timings":
             from posttrain.measure.timings import timings_table
@@ -66,7 +66,7 @@ def run(arguments: Namespace) -> str:
 
 
 def _results(arguments: Namespace, action: str) -> str:
-    """Show the results, or write the report, of what is current; print what runs now."""
+    """Show the current results, or write the report. Print what is running."""
     from posttrain.pipeline.report.stale_results import staleness
 
     found = staleness()

@@ -1,4 +1,4 @@
-"""`posttrain status`: what runs now, and what has to run again and why."""
+"""`posttrain status`: show what is running, and what must run again and why."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ EXAMPLE = ""
 
 
 def add_arguments(_: ArgumentParser) -> None:
-    """Take no arguments."""
+    """Add no arguments."""
 
 
 def run(_: Namespace) -> str:
-    """Read the state of the pipeline without DVC, unless another package than the project's would run it."""
+    """Return the pipeline's state, read without DVC. Raise if the installed package is not the project's."""
     from posttrain.pipeline.lock.package_pin import check_installed
     from posttrain.pipeline.lock.status import status
 

@@ -1,4 +1,4 @@
-"""`posttrain sweep`: settings times seeds as DVC experiments."""
+"""`posttrain sweep`: run settings times seeds as DVC experiments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of commands, by when they are used; a command is its line here and its file."""
+"""The table of commands, by occasion. Each command has a line here and a file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "clean": "remove what belongs to no run of params.yaml: outputs, entries of dvc.lock, checkpoints",
     },
 }
-"""When -> command -> what it does."""
+"""Occasion -> command -> what it does."""
 RENAMED: Final[Mapping[str, str]] = {
     "algorithms": "params [NAME]",
     "judge-agreement": "reward agreement",
@@ -58,4 +58,4 @@ RENAMED: Final[Mapping[str, str]] = {
     "upgrade": "init --upgrade",
     "verify": "repair verify",
 }
-"""Commands of version 0.2 and what takes their place."""
+"""Commands of version 0.2 -> their replacements."""

@@ -1,4 +1,4 @@
-"""Where a command may write the file that a user asks for: never over settings, code, data or results."""
+"""Where a command may write a file that the user asks for: never over settings, code, data or results."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 from posttrain.errors import ParamsError
 
 BEGINS: Final = {".html": b"<!doctype html", ".json": b'[{"run":', ".gguf": b"gguf"}
-"""Suffix -> how such a file begins, in lower case and without spaces, where a command has written it."""
+"""Suffix -> how a file from such a command begins, in lower case and without spaces."""
 _OTHER: Final = "Write another name"
 
 
 def target(name: str, option: str, suffix: str) -> Path:
-    """Return the path that an option gives, if the command may write a file of this kind there."""
+    """Return the path in an option. Raise if the command may not write a file of this kind there."""
     path = Path(name)
     if path.suffix.lower() != suffix:
         raise _refused(
@@ -31,7 +31,7 @@ def target(name: str, option: str, suffix: str) -> Path:
 
 
 def folder_target(name: str, option: str) -> Path:
-    """Return the folder that an option gives, if a command may write files into it."""
+    """Return the folder in an option. Raise if a command may not write files into it."""
     path = Path(name)
     if path.exists() and not path.is_dir():
         raise _refused(path, "it is not a folder", option, _OTHER)
@@ -50,7 +50,7 @@ def _begins(path: Path, with_what: bytes) -> bool:
 
 
 def _owned(path: Path) -> Iterator[str]:
-    """Yield why a path belongs to git or to DVC's graph; a link is followed."""
+    """Yield why a path belongs to git or DVC's graph. Links are followed."""
     from posttrain.pipeline.lock.git import git_or_none
 
     real = path.resolve()
@@ -67,7 +67,7 @@ def _owned(path: Path) -> Iterator[str]:
 
 
 def _outputs() -> Iterator[PurePosixPath]:
-    """Yield what DVC tracks in this workspace, and what its stages read."""
+    """Yield the paths that DVC tracks in this workspace or that its stages read."""
     from posttrain.pipeline.lineage.kept_inputs import tracked_by_dvc
     from posttrain.pipeline.lock.graph import DVC_YAML, Pipeline
 

@@ -10,11 +10,11 @@ from pathlib import Path
 EXAMPLE = "--to tensorboard,mlflow --follow online/grpo"
 VARIABLE = "POSTTRAIN_TRACK"
 USUAL = Path(".venv-track/bin/python")
-"""The Python of an environment with the trackers, which want other versions than this project."""
+"""The default Python of an environment with the trackers, which need other package versions than posttrain."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take the runs and the trackers."""
+    """Add the arguments: runs and trackers."""
     runs = "e.g. online/grpo, or the label of an evaluated model; default: every run that has a curve"
     parser.add_argument("runs", nargs="*", metavar="RUN", help=runs)
     to = os.environ.get(VARIABLE) or "tensorboard"

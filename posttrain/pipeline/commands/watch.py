@@ -1,4 +1,4 @@
-"""`posttrain watch`: the report's page in a browser, renewed while stages run."""
+"""`posttrain watch`: show the report's page in a browser and update it while stages run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ EXAMPLE = ""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take a port."""
+    """Add the argument: a port."""
     parser.add_argument("--port", type=int, default=0, metavar="N", help="default: any free port")
 
 
 def run(arguments: Namespace) -> str:
-    """Serve the page until it is stopped."""
+    """Serve the page until stopped."""
     from posttrain.pipeline.report.live import watch
 
     return watch(arguments.port)

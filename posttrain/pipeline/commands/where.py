@@ -1,4 +1,4 @@
-"""`posttrain where`: every copy of a row of data, and the runs that have read it."""
+"""`posttrain where`: find every copy of a row of data, and the runs that have read it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ DOING = "searching all tables"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take what to look for."""
+    """Add the argument: what to search for."""
     parser.add_argument("row", metavar="ROW", help="its id, FILE:LINE of a file of yours, or a piece of its text")
 
 
 def run(arguments: Namespace) -> str:
-    """Look for it."""
+    """Search for it."""
     from posttrain.pipeline.lineage.row_copies import where
 
     return Document(where(arguments.row, "json")) if arguments.json else where(arguments.row, "words")

@@ -1,4 +1,4 @@
-"""`posttrain why`: what a figure comes from, and what a source row reached."""
+"""`posttrain why`: explain where a number comes from, and what a source row reached."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ DOING = "following the numbers"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take what to look for."""
+    """Add the argument: what to explain."""
     parser.add_argument(
         "what", metavar="WHAT", help="a figure, a number as it is written, the id of a row, or FILE:LINE"
     )
 
 
 def run(arguments: Namespace) -> str:
-    """Look for it."""
+    """Explain it."""
     from posttrain.pipeline.lineage.explain import why
 
     return Document(why(arguments.what, "json")) if arguments.json else why(arguments.what, "words")

@@ -1,4 +1,4 @@
-"""`posttrain workers`: this host takes stages from a flow."""
+"""`posttrain workers`: let this host run stages for a flow."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ EXAMPLE, add_arguments = FLOW.EXAMPLE, FLOW.add_arguments
 
 
 def run(arguments: Namespace) -> NoReturn:
-    """Take stages until interrupted."""
+    """Run stages until interrupted."""
     run_flow(FLOW, arguments)

@@ -1,4 +1,4 @@
-"""What an evaluation's numbers come from: whether its model, settings and code belong together, and which code ran."""
+"""Check whether an evaluation's model, settings and code belong together, and find the code that ran."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from posttrain.pipeline.lock.reasons import Reasons, accepted_code
 from posttrain.pipeline.params.stage_table import evaluated
 
 MOST = 3
-"""The number of reasons that an error names."""
+"""The most reasons in an error."""
 
 
 @dataclass(frozen=True)
 class Belonging:
-    """What is known of the runs behind an evaluation."""
+    """What is known about the runs behind an evaluation."""
 
     code: Mapping[str, str] = field(default_factory=dict)
-    """`online: custom/reward.py` -> digest, of every kind of run; packages too."""
+    """`online: custom/reward.py` -> digest, for each kind of run; also packages."""
     unverified: tuple[str, ...] = ()
-    """The runs whose record is missing."""
+    """The runs without a record."""
 
 
 def of_experiment(experiment: Experiment, policy: str) -> Belonging:
-    """Return what is known of a commit's evaluation of a policy; raise if it does not belong to the commit."""
+    """Return what is known about a commit's evaluation of a policy. Raise if it does not belong to the commit."""
     with tempfile.TemporaryDirectory() as folder:
         reasons = AtCommit(experiment.commit, Path(folder))
         run = evaluated(reasons.settings).get(policy)
@@ -44,13 +44,13 @@ def of_experiment(experiment: Experiment, policy: str) -> Belonging:
 
 
 def of_workspace(stages: Sequence[str]) -> list[Belonging]:
-    """Return what is known of evaluations of the workspace, by their stages."""
+    """Return what is known about evaluations in the workspace, by their stages."""
     reasons = Reasons()
     return [_known(reasons, stage) for stage in stages]
 
 
 def _known(reasons: Reasons, stage: str) -> Belonging:
-    """Return the code of a stage and of all that it is made from, and the runs without a record."""
+    """Return the code of a stage and of everything it is made from, and the runs without a record."""
     code: dict[str, set[str]] = {}
     unverified = []
     for name in reasons.pipeline.above(stage):
@@ -67,6 +67,6 @@ def _known(reasons: Reasons, stage: str) -> Belonging:
 
 
 def unlike(found: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the files and packages of which two evaluations, or the runs behind them, used other versions."""
+    """Return the files and packages of which two evaluations, or the runs behind them, used different versions."""
     keys = dict.fromkeys(key for code in found for key in code)
     return [key for key in keys if len({code[key] for code in found if key in code}) > 1]

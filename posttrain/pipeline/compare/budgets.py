@@ -1,4 +1,4 @@
-"""The training metric at equal steps, equal tokens and equal time, read from the learning curves."""
+"""The training metric at equal steps, tokens and time, read from the learning curves."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from posttrain.settings.params import check
 Budget = Literal["steps", "tokens", "seconds"]
 BUDGETS: tuple[Budget, ...] = ("steps", "tokens", "seconds")
 METRICS = ("reward", "accuracy")
-"""Metrics of a curve that say how good the policy is: on its samples, or on the pairs that it is trained on."""
+"""Metrics of a curve that measure the policy: on its samples, or on its training pairs."""
 WINDOW = 0.1
-"""The metric is its mean over the last tenth of the budget, since one step is noise; else the last step's within it."""
+"""The metric is averaged over the last tenth of the budget, because single steps are noisy; else its last step
+counts."""
 
 
 @dataclass(frozen=True)
 class AtEqual:
-    """All settings at the same amount of a budget; `why_not` says why that is not known."""
+    """All settings at the same amount of a budget. `why_not`: why this is unknown."""
 
     budget: Budget
     amount: float
     values: list[Floats]
-    """Per setting one value per seed."""
+    """One value per seed, for each setting."""
     metric: str = ""
     why_not: str = ""
 
@@ -59,7 +60,7 @@ def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
 
 
 def _learned_otherwise(trained: Sequence[EvaluatedPolicy], metric: str) -> list[str]:
-    """Return the keys that decide what a training's metric says, in which the trainings differ."""
+    """Return the settings that change the training metric's meaning and in which the trainings differ."""
     decide = ("reward", "reward_model", "data", "rollout.sampling") if metric == "reward" else ("data",)
     heads = tuple(f"{key}." for key in decide)
     own = ({key: value for key, value in policy.own.items() if f"{key}.".startswith(heads)} for policy in trained)
@@ -71,7 +72,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def used(policy: EvaluatedPolicy, budget: Budget) -> Floats | None:
-    """Return what a training had used of a budget after each step; None if that is not known."""
+    """Return the budget that a training had used after each step; None if unknown."""
     rows = len(policy.curve.get("step", ()))
     # the last row may be an evaluation after the last step
     steps = sum(loss is not None for loss in policy.curve["loss"]) if "loss" in policy.curve else rows
@@ -90,7 +91,7 @@ def used(policy: EvaluatedPolicy, budget: Budget) -> Floats | None:
 
 
 def _rows_per_step(policy: EvaluatedPolicy) -> float | None:
-    """Completions that were sampled for one optimizer step of an online run; its curve has their mean length."""
+    """Return an online run's completions per optimizer step, whose mean length its curve has; None if unknown."""
     if not policy.model.startswith("online/") or "length" not in policy.curve:
         return None
     from posttrain.online.rollout_params import RolloutParams

@@ -1,4 +1,4 @@
-"""Which setting is better: every pair on the held-out prompts, and in training at equal budgets."""
+"""Compare settings: every pair on the held-out prompts, and in training at equal budgets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from posttrain.settings.params import did_you_mean
 
 FEW = 2
 MOST = 4
-"""The number of files that a note names."""
+"""The most files in a note."""
 MORE = 1.05
 """Budgets that differ by less than 5 % count as equal."""
 
@@ -33,12 +33,12 @@ class Pair:
     right: int
     finding: Finding
     falls: tuple[Fall, ...] = ()
-    """The guarded metrics (`must_not_fall`) of which one setting has clearly less."""
+    """The guarded metrics (`must_not_fall`) that are clearly lower in one setting."""
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A setting's own figures."""
+    """A setting's own numbers."""
 
     label: str
     seeds: int
@@ -47,9 +47,9 @@ class Mean:
     high: float
     spent: dict[Budget, float | None]
     weights: str = ""
-    """The command that brings the model of its best training into the workspace; empty if it is there."""
+    """The command that fetches the model of its best training into the workspace; empty if it is already there."""
     varied: Mapping[str, str] = field(default_factory=dict)
-    """Key -> value, of the parameters in which the settings differ; empty for runs of one workspace."""
+    """Key -> value of the parameters that differ between settings; empty for runs of one workspace."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Training:
 
     at: AtEqual
     pairs: list[Pair]
-    """Those with several seeds on both sides."""
+    """The pairs with several seeds on both sides."""
     single: list[tuple[int, int]]
-    """The others: one training has one value, and no interval."""
+    """The other pairs. A single training has one value and no interval."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Comparison:
 
 
 def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Comparison:
-    """Every pair of settings, or each against one of them, with Holm's correction within each of the measures."""
+    """Compare every pair of settings, or each with one of them, with Holm's correction within each measure."""
     settings, notes = grouped(found)
     unread = [setting for setting in settings if not any(policy.parsed for policy in setting.trained)]
     if len(unread) < len(settings):
@@ -105,7 +105,7 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
 
 
 def verdict(pair: Pair, labels: Sequence[str]) -> str:
-    """Return the result as a sentence; with one seed each it is about the two trainings, not about their settings."""
+    """Return the result as a sentence. With one seed each, it is about the two trainings, not their settings."""
     return "; ".join([_by_score(pair, labels), *map(str, pair.falls)])
 
 
@@ -140,28 +140,28 @@ def _in_training(at: AtEqual, settings: Sequence[Setting], pairs: Sequence[tuple
 
 
 def _mean(setting: Setting) -> Mean:
-    """Return a setting's own figures."""
+    """Return a setting's own numbers."""
     spent: dict[Budget, float | None] = {budget: _spent(setting, budget) for budget in BUDGETS}
     best = max(setting.trained, key=lambda policy: float(policy.known_scores.mean()))
     return Mean(setting.label, len(setting.trained), *mean_score(setting), spent, best.weights, setting.varied)
 
 
 def _spent(setting: Setting, budget: Budget) -> float | None:
-    """Return what the setting's trainings used on average."""
+    """Return the average budget that the setting's trainings used."""
     amounts = [used(policy, budget) for policy in setting.trained]
     known = [float(amount[-1]) for amount in amounts if amount is not None]
     return sum(known) / len(known) if known and len(known) == len(amounts) else None
 
 
 def _without_score(setting: Setting) -> list[str]:
-    """Return a note for a setting of which the completions of a prompt could not be scored."""
+    """Return a note if a setting has prompts without any scored completion."""
     scored = scores(setting.trained)
     lost = int(np.isnan(scored).any(axis=0).sum())
     return [f"{setting.label}: {lost} of {scored.shape[1]} prompts have no score, and its pairs lack them"] * (lost > 0)
 
 
 def _other_code(found: Sequence[EvaluatedPolicy]) -> list[str]:
-    """Return notes on code of which the compared policies, or the runs behind them, used other versions."""
+    """Return notes about code of which the compared policies, or the runs behind them, used different versions."""
     files = unlike([policy.code for policy in found])
     measuring = [file for file in files if file.startswith(("evaluate: ", "evaluate_runs: "))]
     notes = [f"evaluated with different code ({_listed(measuring)}): the scores mean different things"] * bool(
@@ -176,7 +176,7 @@ def _listed(files: Sequence[str]) -> str:
 
 
 def _unverified(found: Sequence[EvaluatedPolicy]) -> list[str]:
-    """Return a note for each policy of which a run has no record."""
+    """Return a note for each policy with a run that has no record."""
     fetch = "`dvc fetch --all-commits` gets the records"
     return [
         f"{policy.name}: not verified, as {_listed(policy.unverified)} has no record here ({fetch})"
@@ -186,14 +186,14 @@ def _unverified(found: Sequence[EvaluatedPolicy]) -> list[str]:
 
 
 def _few(means: Sequence[Mean]) -> list[str]:
-    """A warning for settings with two seeds, which hardly tell how much seeds differ; of one the verdicts speak."""
+    """Return a warning about settings with two seeds, which hardly show the variance. Verdicts cover single seeds."""
     few = [mean.label for mean in means if mean.seeds == FEW]
     most = f"{', '.join(few[:3])}{' ...' * (len(few) > 3)}"
     return [f"only {FEW} seeds of {most}: that shows large differences alone; run three to five"] if few else []
 
 
 def _unequal(means: Sequence[Mean]) -> list[str]:
-    """Return a warning for each budget that differs between the settings: held-out scores are of whole trainings."""
+    """Return a warning for each budget that differs between settings. Held-out scores are for whole trainings."""
     notes = []
     for budget in BUDGETS:
         known = [amount for mean in means if (amount := mean.spent[budget]) is not None]

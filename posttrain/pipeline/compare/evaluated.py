@@ -28,7 +28,7 @@ from posttrain.settings.plain import flattened
 
 @dataclass(frozen=True)
 class EvaluatedPolicy:
-    """One trained policy with its scores."""
+    """A trained policy with its scores."""
 
     name: str
     policy: str
@@ -36,34 +36,34 @@ class EvaluatedPolicy:
     model: str
     """Folder under models/, e.g. online/grpo."""
     settings: Mapping[str, str]
-    """Dotted key -> value as text, of all of params.yaml."""
+    """Dotted key -> value as text, for all of params.yaml."""
     prompts: tuple[str, ...]
     scores_P: Floats
-    """NaN where no completion of the prompt could be scored."""
+    """NaN if no completion of the prompt could be scored."""
     curve: Mapping[str, Column]
     seconds: float | None
     section: str
-    """The section of params.yaml with the settings of the run that made the model."""
+    """The section of params.yaml with the settings of the model's run."""
     parsed: bool
-    """Whether any completion has an answer that could be read; if none has, the scores mean nothing."""
+    """Whether any completion has a readable answer. If none has, the scores are meaningless."""
     parts: Mapping[str, Floats] = field(default_factory=dict)
-    """Name -> the mean of a part of the reward, or of a metric, on every prompt."""
+    """Name of a part of the reward, or of a metric -> its mean on every prompt."""
     failed: Mapping[str, int] = field(default_factory=dict)
-    """Name -> how many completions have no value of it."""
+    """Name -> the number of completions without a value."""
     metric: str = ""
-    """The metric that stands in place of its score; empty for the score itself."""
+    """The metric that replaces its score; empty for the score itself."""
     weights: str = ""
-    """The command that brings its model into the workspace; empty for a policy of the workspace."""
+    """The command that fetches its model into the workspace; empty for a policy of the workspace."""
     code: Mapping[str, str] = field(default_factory=dict)
-    """`online: custom/reward.py` -> digest, of all code and packages of the runs behind it; empty if not asked for."""
+    """`online: custom/reward.py` -> digest, for all code and packages of the runs behind it; empty if not requested."""
     trained: str = ""
-    """The digest of its weights; empty where the model is not there."""
+    """The digest of its weights; empty if the model is missing."""
     unverified: tuple[str, ...] = ()
-    """The runs behind it whose record is missing, so that nobody can say whether they ran as dvc.lock has it."""
+    """The runs behind it without a record, so that nobody can tell whether they ran as dvc.lock says."""
 
     @property
     def own(self) -> dict[str, str]:
-        """The settings under the policy's own section, without its name: `kl.beta` of `online.runs.grpo.kl.beta`."""
+        """The settings in the policy's own section, without its name: `kl.beta` for `online.runs.grpo.kl.beta`."""
         head = self.section + "."
         return {key.removeprefix(head): value for key, value in self.settings.items() if key.startswith(head)}
 
@@ -74,7 +74,7 @@ class EvaluatedPolicy:
 
 
 def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Sequence[str] = ()) -> EvaluatedPolicy:
-    """Return a policy of a workspace, or of a copy of an experiment's files; `tasks`: only prompts of these count."""
+    """Return a policy from a workspace, or from a copy of an experiment's files. `tasks`: only use their prompts."""
     settings = read_yaml(folder / PARAMS_FILE)
     known_labels = evaluated(settings)
     if policy not in known_labels:
@@ -106,7 +106,7 @@ def evaluated_policy(
     settings: Mapping[str, Any],
     score: Score,
 ) -> EvaluatedPolicy:
-    """Return a policy by its rollouts; `settings`: the whole of the params.yaml that it was made with."""
+    """Return a policy with its rollouts. `settings`: the complete params.yaml that it was made with."""
     scores, (parts, failed) = prompt_scores(rollouts, score), prompt_parts(rollouts, score)
     plot = folder / plot_path(model)
     return EvaluatedPolicy(
@@ -127,14 +127,14 @@ def evaluated_policy(
 
 
 def _weights(manifest: Path) -> str:
-    """Return the digest of a model's list of tensors, which has the digest of each."""
+    """Return a digest of a model's list of tensors, which contains each tensor's digest."""
     return file_digest(manifest) if manifest.is_file() else ""
 
 
 def as_rollouts(documents: pl.DataFrame) -> pl.DataFrame:
-    """Return the documents of lm-eval with the columns that a comparison reads; the reward is the task's first metric.
+    """Return lm-eval's documents with the columns of a comparison. The reward is the task's first metric.
 
-    Where a task reads answers in several ways, a document has their mean.
+    If a task reads answers in several ways, a document has their mean.
     """
     prompt = pl.concat_str("task", pl.col("doc").cast(pl.String), separator="/").alias("prompt_id")
     reward = pl.col("scores").list.first().struct.field("value").alias("reward")
@@ -143,7 +143,7 @@ def as_rollouts(documents: pl.DataFrame) -> pl.DataFrame:
 
 
 def check_same_prompts(found: list[EvaluatedPolicy]) -> None:
-    """Refuse policies that were evaluated on different prompts."""
+    """Reject policies that were evaluated on different prompts."""
     for policy in found[1:]:
         if policy.prompts != found[0].prompts:
             shared = len(set(policy.prompts) & set(found[0].prompts))
@@ -155,12 +155,12 @@ def check_same_prompts(found: list[EvaluatedPolicy]) -> None:
 
 
 def scores(found: list[EvaluatedPolicy]) -> Floats:
-    """Return the scores of one setting's trainings as [seeds, prompts]."""
+    """Return the scores of a setting's trainings as [seeds, prompts]."""
     return np.stack([policy.scores_P for policy in found])
 
 
 def _seconds(folder: Path, name: str, stage: str) -> float | None:
-    """How long the stage that made the model took, if a sweep recorded it, or the stage itself in the workspace."""
+    """Return the seconds of the stage that made the model, recorded by a sweep or the stage; None if unknown."""
     here = folder == Path()
     found = (read_record(TIMES / f"{name}.json").get(stage), of_this_run(stage).get("total") if here else None)
     return next((float(seconds) for seconds in found if isinstance(seconds, int | float)), None)

@@ -1,4 +1,4 @@
-"""DVC's experiments: their list, and the files of one, laid out like a workspace."""
+"""DVC's experiments: list them, and write the files of one, laid out like a workspace."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from posttrain.pipeline.workspace import PARAMS_FILE, model_path, plot_path
 from posttrain.settings.plain import flattened
 
 MANIFEST = "manifest.json"
-"""In the folder of a model: the digest of each tensor."""
+"""The file in a model's folder with each tensor's digest."""
 TIMES = Path(".sweeps")
-"""Seconds of every stage of an experiment, recorded by `posttrain sweep`; DVC does not record times."""
+"""The seconds of every stage in an experiment. `posttrain sweep` records them, because DVC does not."""
 _REF = re.compile(r"refs/exps/(\w{2})/(\w{38})/(.+)")
 _LAYOUT = "%(refname) %(objectname) %(creatordate:unix)"
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment under the name that `dvc exp show` gives it."""
+    """An experiment, by its name in `dvc exp show`."""
 
     name: str
     commit: str
@@ -35,19 +35,19 @@ class Experiment:
 
     @property
     def weights(self) -> str:
-        """The command that brings its models into the workspace."""
+        """The command that fetches its models into the workspace."""
         if self.baseline == self.commit:
             return f"git checkout {self.name} && dvc checkout"
         return f"dvc exp apply {self.name}"
 
     @property
     def checkout(self) -> str:
-        """The command that brings its settings into the workspace."""
+        """The command that applies its settings to the workspace."""
         return f"`git checkout {self.name}`" if self.baseline == self.commit else f"`dvc exp apply {self.name}`"
 
 
 def experiments() -> list[Experiment]:
-    """Return all experiments of this repository, the oldest first."""
+    """Return all experiments of this repository, oldest first."""
     found = []
     for line in git("for-each-ref", "--sort=creatordate", f"--format={_LAYOUT}", "refs/exps").splitlines():
         ref, commit, date = line.rsplit(" ", 2)
@@ -58,9 +58,9 @@ def experiments() -> list[Experiment]:
 
 
 def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
-    """Return the experiment of that name, or all of that sweep; those run on HEAD, else on the commit used last.
+    """Return the experiment with this name, or all of a sweep; those on HEAD if any, else on the latest commit.
 
-    A sweep's experiments are called SWEEP-SETTINGS, and a sweep's own name has no '-'.
+    A sweep's experiments are called SWEEP-SETTINGS. A sweep's own name contains no '-'.
     """
     matches = [experiment for experiment in among if experiment.name == name or experiment.name.startswith(f"{name}-")]
     exact = [experiment for experiment in matches if experiment.name == name]
@@ -75,7 +75,7 @@ def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
 
 
 def commit(name: str) -> list[Experiment]:
-    """Return the commit that a branch, a tag or a digest names; none where git knows none."""
+    """Return the commit of a branch, a tag or a digest; empty if git does not know it."""
     found = (git_or_none("log", "-1", "--format=%H %ct", "--end-of-options", name, "--") or b"").decode().split()
     if not found:
         return []
@@ -84,7 +84,7 @@ def commit(name: str) -> list[Experiment]:
 
 
 def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
-    """Write the files of an experiment that a comparison reads under `into`."""
+    """Write the files of an experiment that a comparison needs to `into`."""
     from dvc.api import DVCFileSystem
     from dvc.exceptions import DvcException
 

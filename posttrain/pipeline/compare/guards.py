@@ -1,6 +1,7 @@
-"""`must_not_fall`: metrics that must not be clearly lower than those of what a policy is compared with.
+"""`must_not_fall`: metrics that must not be clearly lower than in the policy's baseline.
 
-Each is tested by itself, at 95 % and without Holm's correction: a guard must not get blind with more comparisons.
+Each metric is tested separately, at 95 % and without Holm's correction, because a guard must not get weaker with more
+comparisons.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from posttrain.settings.params import did_you_mean
 
 @dataclass(frozen=True)
 class Fall:
-    """A guarded metric that is clearly lower, and what it is lower than."""
+    """A guarded metric that is clearly lower than in another setting."""
 
     metric: str
     label: str
     than: str
     before: float
-    """The mean of `than`, on the prompts that both have a value of."""
+    """The mean of `than`, on the prompts with a value in both."""
     after: float
-    """That of `label`."""
+    """The mean of `label`, on the same prompts."""
     finding: Finding
-    """The metric of `label` minus that of `than`."""
+    """The metric of `label` minus the metric of `than`."""
 
     def __str__(self) -> str:
         change = f"{self.finding.mean:+.3f}, 95 % interval [{self.finding.low:+.3f}, {self.finding.high:+.3f}]"
@@ -38,7 +39,7 @@ class Fall:
 
 
 def guarded(found: Sequence[EvaluatedPolicy]) -> list[str]:
-    """Return the metrics that the evaluations of any of the policies guard."""
+    """Return the metrics that the evaluation of any of the policies guards."""
     return list(dict.fromkeys(name for policy in found for name in _named(policy.policy, policy.settings)))
 
 
@@ -69,10 +70,10 @@ def falls(left: Setting, right: Setting, metrics: Sequence[str]) -> list[Fall]:
 
 
 def broken(left: Setting, right: Setting, metrics: Sequence[str], reference: str | None = None) -> list[Fall]:
-    """Return the falls without those of a reference, against which only a candidate can break a guard.
+    """Return the falls, except those of a reference, because only a candidate can break a guard.
 
-    reference: the label of the one that is compared against; None: the one that the other was measured against
-    (evaluate.settings.reference) or trained from.
+    reference: the label of the baseline; None: the setting that the other one's KL is measured against
+    (evaluate.settings.reference) or that it was trained from.
     """
     older = {one.label for one, other in ((left, right), (right, left)) if _is_before(one, other)}
     spared = older if reference is None else {reference}
@@ -80,7 +81,7 @@ def broken(left: Setting, right: Setting, metrics: Sequence[str], reference: str
 
 
 def _is_before(one: Setting, other: Setting) -> bool:
-    """Return whether a setting's model is the reference of the other, or what the other was trained from."""
+    """Return whether a setting's model is the other one's reference or start."""
     before = {policy.settings.get("evaluate.settings.reference") for policy in other.trained}
     before |= {policy.own.get("start") for policy in other.trained}
     mine, theirs = ({policy.model for policy in setting.trained} for setting in (one, other))
@@ -88,7 +89,7 @@ def _is_before(one: Setting, other: Setting) -> bool:
 
 
 def untested(found: Sequence[EvaluatedPolicy], metrics: Sequence[str]) -> list[str]:
-    """Return a note for each policy whose results lack a guarded metric, or have completions without it."""
+    """Return a note for each policy whose results lack a guarded metric or have completions without it."""
     notes = []
     for name in metrics:
         lacking = [policy.name for policy in found if name not in policy.parts]
@@ -109,7 +110,7 @@ def without_value(found: Sequence[EvaluatedPolicy], metric: str) -> list[str]:
 
 
 def by_metric(policy: EvaluatedPolicy, metric: str) -> EvaluatedPolicy:
-    """Return a policy with a metric, or a part of the reward, in place of its score."""
+    """Return a policy with a metric, or a part of the reward, instead of its score."""
     if metric not in policy.parts:
         known = list(policy.parts)
         fix = did_you_mean(metric, known) or f"It has {', '.join(known) or 'none'}; evaluate it with that metric"

@@ -1,4 +1,4 @@
-"""The paired test: two policies on the same prompts, with Holm's correction where several pairs are tested."""
+"""The paired test: compare policies on the same prompts, with Holm's correction for several pairs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from posttrain.pipeline.compare.statistics import Difference, Finding, Floats, d
 from posttrain.rollout import FAILED
 
 Score = Literal["sampled", "greedy"]
-"""Sampled: the mean reward of the samples (pass@1 where it is 0 or 1); greedy: that of the likeliest completion."""
+"""sampled: the mean reward of the samples (pass@1 if it is 0 or 1). greedy: the greedy completion's reward."""
 
 
 def prompt_scores(rollouts: pl.DataFrame, score: Score) -> pl.DataFrame:
-    """Return the score of every prompt: `prompt_id` and `reward`, null where no completion could be scored."""
+    """Return the score of every prompt as `prompt_id` and `reward`; null if no completion could be scored."""
     chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
     return chosen.group_by("prompt_id", maintain_order=True).agg(pl.col("reward").mean().cast(pl.Float64))
 
 
 def prompt_parts(rollouts: pl.DataFrame, score: Score) -> tuple[dict[str, Floats], dict[str, int]]:
-    """Return the mean of each part of the reward and each metric on every prompt, and how many completions lack one.
+    """Return the mean of each reward part and metric on every prompt, and how many completions lack it.
 
-    Completions without a score count nowhere. NaN: no completion of the prompt has the value.
+    Completions without a score are excluded. NaN: no completion of the prompt has the value.
     """
     if "scores" not in rollouts.columns:
         return {}, {}
@@ -45,15 +45,15 @@ def prompt_parts(rollouts: pl.DataFrame, score: Score) -> tuple[dict[str, Floats
 
 
 def is_readable(rollouts: pl.DataFrame, score: Score) -> bool:
-    """Return whether any completion has an answer that could be read; if none has, the scores mean nothing."""
+    """Return whether any completion has a readable answer. If none has, the scores are meaningless."""
     chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
     return bool((chosen["status"] == "ok").any())
 
 
 def tested(scored: Sequence[Floats], pairs: Sequence[tuple[int, int]]) -> list[Finding]:
-    """First minus second of each pair of settings, each [seeds, prompts]; shares cannot differ by more than 1.
+    """Return first minus second for each pair of settings, each [seeds, prompts]. Shares differ by at most 1.
 
-    A pair is tested on the prompts that all trainings of both have a score of.
+    A pair is tested on the prompts with a score in all trainings of both.
     """
     unlimited = findings([_difference(scored[left], scored[right]) for left, right in pairs])
     most = 1.0 if are_shares(scored) else np.inf
@@ -66,7 +66,7 @@ def are_shares(scored: Sequence[Floats]) -> bool:
 
 
 def with_scores(*sides: Floats) -> list[Floats]:
-    """Return the prompts of each side [seeds, prompts] that have a score in all trainings of all sides."""
+    """Return each side's scores [seeds, prompts] on the prompts with a score in all trainings of all sides."""
     known_P = np.logical_and.reduce([np.isfinite(side_SP).all(axis=0) for side_SP in sides])
     if not known_P.any():
         what, fix = "no prompt has a score of all that is compared", "Evaluate it again: dvc repro"
@@ -80,7 +80,7 @@ def _difference(left_SP: Floats, right_SP: Floats) -> Difference:
 
 
 def against(reference: pl.DataFrame, others: Mapping[str, pl.DataFrame]) -> dict[str, Finding]:
-    """Return each policy minus the reference, by its rollouts; not of policies without a readable answer."""
+    """Return each policy minus the reference, by rollouts; without policies that have no readable answer."""
     readable = {name: rollouts for name, rollouts in others.items() if is_readable(rollouts, "sampled")}
     if not readable or not is_readable(reference, "sampled"):
         return {}

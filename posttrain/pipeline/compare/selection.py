@@ -1,4 +1,4 @@
-"""Selects what is compared: the policies, experiments and sweeps that the command line names."""
+"""Select what to compare: the policies, experiments and sweeps on the command line."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from posttrain.settings.params import did_you_mean
 from posttrain.settings.plain import flattened
 
 WORKSPACE = "workspace"
-"""The files of the workspace; `dvc metrics diff` has the same name for them."""
+"""The workspace's own files, by the name that `dvc metrics diff` uses."""
 
 
 def select(
     names: Sequence[str], policy: str | None, score: Score, tasks: Sequence[str] = (), table: str | None = None
 ) -> list[EvaluatedPolicy]:
-    """Return the evaluated policies that the names stand for, each once; without names those of a table.
+    """Return the evaluated policies that the names mean, each once. Without names, return those of a table.
 
-    `tasks`: only the prompts of these tasks count; `table`: None for the one of `evaluate.settings`, or the first.
+    `tasks`: only use the prompts of these tasks. `table`: None means the one of `evaluate.settings`, or the first.
     """
     settings = read()
     runs = evaluated(settings)
@@ -60,7 +60,7 @@ def select(
 
 
 def _of_table(runs: Mapping[str, Evaluated], table: str | None) -> list[str]:
-    """Return the labels that are evaluated on a table; a line says which others there are."""
+    """Return the labels that are evaluated on a table. A line lists the other tables."""
     tables = list(dict.fromkeys(run.table for run in runs.values()))
     if table is not None and table not in tables:
         fix = did_you_mean(table, tables) or f"There are {', '.join(tables)}"
@@ -72,7 +72,7 @@ def _of_table(runs: Mapping[str, Evaluated], table: str | None) -> list[str]:
 
 
 def _label(name: str, labels: Mapping[str, str]) -> str:
-    """Return the label of a policy that is named by its model, e.g. grpo for online/grpo."""
+    """Return the label of a policy that is given by its model, e.g. grpo for online/grpo."""
     return next((label for label, model in labels.items() if model == name), name) if name not in labels else name
 
 
@@ -86,7 +86,7 @@ def _found(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> 
 
 
 def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settings) -> str:
-    """The policy to compare: the one named beside the experiments, or of those that differ the last downstream."""
+    """Return the policy to compare: the one given with the experiments, or the last one downstream that differs."""
     labels = {label: run.model for label, run in evaluated(settings).items()}
     if len(set(here)) == 1:
         return here[0]
@@ -134,7 +134,7 @@ def _here(name: str, policy: str, score: Score, tasks: Sequence[str], runs: Mapp
 def _those_that_belong(
     experiments: Iterable[Experiment], sweeps: Collection[str], policy: str, score: Score, tasks: Sequence[str]
 ) -> list[EvaluatedPolicy]:
-    """Return the policy of each experiment; one of a sweep whose results are not its own is left out, with a line."""
+    """Return the policy of each experiment. If results in a sweep are not its own, skip it with a line."""
     found, errors = list[EvaluatedPolicy](), list[DataError]()
     for experiment in experiments:
         try:

@@ -1,4 +1,4 @@
-"""Groups trainings into settings (the same parameters, other seeds), and names each setting."""
+"""Group trainings into settings (the same parameters, other seeds), and name each setting."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from posttrain.pipeline.compare.statistics import ALPHA, difference
 Flat = Mapping[str, str]
 LONGEST = 70
 _SEEDS = re.compile(r"([-_.](s|seed)?[-_.]?)?\d*$")
-"""What names of several seeds have at the end of what they share."""
+"""The end of the common prefix of several seeds' names, which is removed."""
 
 HOW = frozenset(
     {"policy", "data", "split", "prompts", "samples", "kl_samples", "device", "engine", "engine_args", "engine_servers"}
     | {"batch", "completions", "max_failed", "on_failures", "metrics", "must_not_fall"}
 )
-"""Settings of an evaluation that do not change what its score means; which prompts they are, their ids say."""
+"""Settings of an evaluation that do not change its score's meaning. The prompts are compared by their ids."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Setting:
 
     label: str
     trained: list[EvaluatedPolicy]
-    """Those with other scores or curves than the ones before."""
+    """The trainings whose scores or curves differ from those before."""
     names: tuple[str, ...] = ()
-    """The names of all of them."""
+    """The names of all its trainings."""
     varied: Mapping[str, str] = field(default_factory=dict)
-    """Key -> value, of the parameters in which the settings differ; empty for runs of one workspace."""
+    """Key -> value of the parameters that differ between settings; empty for runs of one workspace."""
 
 
 def is_seed(key: str) -> bool:
@@ -45,13 +45,13 @@ def is_seed(key: str) -> bool:
 
 
 def differing(found: Sequence[Flat]) -> list[str]:
-    """Return the keys in which flat settings differ, without seeds, in the order of the file."""
+    """Return the keys in which flat settings differ, without seeds, in the file's order."""
     keys = dict.fromkeys(key for flat in found for key in flat)
     return [key for key in keys if not is_seed(key) and len({flat.get(key) for flat in found}) > 1]
 
 
 def meaning(policy: EvaluatedPolicy) -> Flat:
-    """Return the settings of a policy's evaluation that change what its score means: all but a few, named in HOW."""
+    """Return the settings of a policy's evaluation that change its score's meaning: all except those in HOW."""
     found = meaning_of(policy.policy, policy.settings)
     own = (f"reward.{policy.metric}", f"reward.{policy.metric}.weight")
     kept = (key for key in found if not key.startswith("reward.") or key.startswith(f"{own[0]}."))
@@ -59,7 +59,7 @@ def meaning(policy: EvaluatedPolicy) -> Flat:
 
 
 def meaning_of(label: str, settings: Flat) -> Flat:
-    """Return the same of a folder under results/; `settings`: all of params.yaml."""
+    """Return the same for a folder under results/. `settings`: all of params.yaml."""
     group, _, name = label.rpartition("/")
     shared = f"evaluate.policies.{label}" in settings
     head = "evaluate.settings." if shared else f"evaluate.{group or 'runs'}.{name}."
@@ -80,7 +80,7 @@ def meaning_of(label: str, settings: Flat) -> Flat:
 
 
 def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]:
-    """Return the settings, each with its trainings, and notes for the reader."""
+    """Return the settings with their trainings, and notes for the reader."""
     alike: dict[tuple[str | None, ...], list[EvaluatedPolicy]] = {}
     compared = [_compared(policy, found) for policy in found]
     keys = differing(compared)
@@ -104,7 +104,7 @@ def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]
 def _by_code(
     alike: Mapping[tuple[str | None, ...], list[EvaluatedPolicy]],
 ) -> Iterator[tuple[tuple[str | None, ...], list[EvaluatedPolicy], str]]:
-    """Yield the trainings of one setting and one version of the code, and what its label adds where there are more."""
+    """Yield the trainings per setting and code version, with a label suffix if there are several versions."""
     for values, trained in alike.items():
         parts: list[list[EvaluatedPolicy]] = []
         for policy in trained:
@@ -117,7 +117,7 @@ def _by_code(
 
 
 def mean_score(setting: Setting) -> tuple[float, float, float]:
-    """Return a setting's mean with its interval: of one training that of its evaluation, of several over seeds too."""
+    """Return a setting's mean with its interval: over prompts for one training, over seeds too for several."""
     (scored,) = with_scores(scores(setting.trained))
     if len(scored) == 1:
         seed = int(setting.trained[0].settings.get("evaluate.settings.seed", SEED))
@@ -129,7 +129,7 @@ def mean_score(setting: Setting) -> tuple[float, float, float]:
 
 
 def _shortened(settings: Sequence[Setting]) -> list[Setting]:
-    """Name several seeds by what their names begin with (`grpo` for grpo_s1 and grpo_s2), where no other has it."""
+    """Name several seeds by their common prefix (`grpo` for grpo_s1 and grpo_s2), unless it is taken."""
     short = [_SEEDS.sub("", _shared(setting.names)) for setting in settings]
     found = []
     for place, (setting, name) in enumerate(zip(settings, short, strict=True)):
@@ -144,13 +144,13 @@ def _shortened(settings: Sequence[Setting]) -> list[Setting]:
 
 
 def _shared(names: Sequence[str]) -> str:
-    """Return what all names begin with."""
+    """Return the common prefix of all names."""
     first, last = min(names), max(names)
     return next((first[:size] for size in range(len(first), 0, -1) if last.startswith(first[:size])), "")
 
 
 def _compared(policy: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> Flat:
-    """Return all of params.yaml if the same policy of several experiments is compared; else the run's own settings."""
+    """Return all of params.yaml if one policy of several experiments is compared; else the run's own settings."""
     if len({other.policy for other in found}) == 1:
         return policy.settings
     # The name of a run is not a setting: two runs that differ only in their seeds are one setting.
@@ -159,7 +159,7 @@ def _compared(policy: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> Flat
 
 
 def _without_seeds(value: str, settings: Flat) -> str:
-    """Return a value; of a model or table that a run makes, how it is made, so that runs of other seeds are alike."""
+    """Return a value. A run's model or table is replaced by its settings, so that other seeds look alike."""
     first, _, second = map(re.escape, value.partition("/"))
     pattern = re.compile(rf"({first}\.\w+\.{second}|data\.\w+\.{first})\.") if second else None
     head = next((found[0] for key in settings if pattern and (found := pattern.match(key))), None)
@@ -171,7 +171,7 @@ def _without_seeds(value: str, settings: Flat) -> str:
 
 
 def _measuring(policy: EvaluatedPolicy) -> Flat:
-    """Return how a run of `evaluate.runs` or `evaluate.lm_eval` measures its model: another way is another setting."""
+    """Return how a run of `evaluate.runs` or `evaluate.lm_eval` measures. Another way is another setting."""
     group, _, name = policy.policy.rpartition("/")
     head = f"evaluate.{group or 'runs'}.{name}."
     own = {key.removeprefix(head): value for key, value in policy.settings.items() if key.startswith(head)}
@@ -179,14 +179,14 @@ def _measuring(policy: EvaluatedPolicy) -> Flat:
 
 
 def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[EvaluatedPolicy]) -> str:
-    """Return the keys in which the setting differs from the others; for runs of one workspace their names."""
+    """Return the keys that differ from the other settings; for runs of one workspace, their names."""
     names = " + ".join(policy.name for policy in trained)
     text = " ".join(f"{key}={value}" for key, value in _varied(keys, values, trained).items())
     return text if text and len(text) <= LONGEST else names
 
 
 def _varied(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[EvaluatedPolicy]) -> dict[str, str]:
-    """Return the keys in which the setting differs from the others, with its values; none for runs of one workspace."""
+    """Return the keys that differ from the other settings, with values; empty for runs of one workspace."""
     if "policy" in keys:
         return {}
     head = trained[0].section + "."
@@ -195,7 +195,10 @@ def _varied(keys: Sequence[str], values: Sequence[str | None], trained: Sequence
 
 
 def _distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:
-    """Return the trainings without repetitions: equal weights are not another seed, whatever seed evaluated them."""
+    """Return the distinct trainings.
+
+    Equal weights do not count as another seed, even if another seed evaluated them.
+    """
     distinct: list[EvaluatedPolicy] = []
     for policy in trained:
         if not any(_is_same(policy, other) for other in distinct):
@@ -204,7 +207,7 @@ def _distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:
 
 
 def _is_same(policy: EvaluatedPolicy, other: EvaluatedPolicy) -> bool:
-    """Return whether two policies have the same weights; where a model is missing, the same curve or scores."""
+    """Return whether two policies have the same weights; if a model is missing, the same curve or scores."""
     if policy.trained and other.trained:
         return policy.trained == other.trained
     same_scores = np.array_equal(policy.scores_P, other.scores_P, equal_nan=True)

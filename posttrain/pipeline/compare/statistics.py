@@ -13,38 +13,41 @@ Floats = NDArray[np.float64]
 DRAWS = 20_000
 ALPHA = 0.05
 TIE = 1e-12
-"""Scores of a prompt that differ by less are equal."""
+"""Scores of a prompt that differ by less count as equal."""
 _CHUNK = 2_000_000
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference of left and right, with a sample of its error."""
+    """The mean difference of left and right, with samples of its error."""
 
     mean: float
     errors: Floats
-    """Absolute sizes of the drawn errors, sorted."""
+    """Absolute values of the drawn errors, sorted."""
     over_seeds: bool
-    """False if one side has a single seed: the errors have the seeds of the other side alone, if it has several."""
+    """False if one side has a single seed. Then the errors cover only the other side's seeds, if it has several."""
     least_p: float = 0.0
-    """The least p that so few prompts that differ can show: all on one side, by the sign test."""
+    """The smallest p that the number of differing prompts permits: all on one side, by the sign test."""
 
     def half(self, alpha: float) -> float:
-        """Half the width of the interval at level 1 - alpha; up to 0 where the prompts are too few for it."""
+        """Return half the interval's width at level 1 - alpha.
+
+        It reaches 0 if the prompts are too few for the level.
+        """
         nth = int(np.ceil((1 - alpha) * len(self.errors)))
         half = float(self.errors[min(nth, len(self.errors) - 1)])
         return max(half, abs(self.mean)) if self.least_p > alpha else half
 
     @property
     def p_value(self) -> float:
-        """How often chance alone gives a difference as large."""
+        """How often chance alone gives a difference at least as large."""
         larger = len(self.errors) - int(np.searchsorted(self.errors, abs(self.mean), side="left"))
         return max((1 + larger) / (1 + len(self.errors)), self.least_p)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One pair's interval, at the level that Holm's correction gives it."""
+    """One pair's interval, at its level by Holm's correction."""
 
     mean: float
     low: float
@@ -60,12 +63,12 @@ class Finding:
 
 
 def difference(left_SP: Floats, right_SP: Floats, seed: int = 0) -> Difference:
-    """`mean(left) - mean(right)`, each [seeds, prompts] on the same prompts in the same order.
+    """Return `mean(left) - mean(right)`, each [seeds, prompts] on the same prompts in the same order.
 
-    Prompts are resampled, the same for both sides (Efron 1979). Two or three seeds cannot be resampled: n of them
+    Prompts are resampled jointly for both sides (Efron 1979). Two or three seeds cannot be resampled: n of them
     underestimate their variance by (n - 1) / n. So the seeds' error is drawn from Student's t with Welch's degrees of
-    freedom, of each side that has several: one training, such as a common start, is taken as it is. The variance within
-    a cell (one seed, one prompt), which both contain, is counted once.
+    freedom, for each side with several seeds. A single training, such as a common start, is taken as fixed. The
+    variance within a cell (one seed, one prompt) is part of both terms and counted once.
     """
     rng = np.random.default_rng(seed)
     left_P, right_P = left_SP.mean(axis=0), right_SP.mean(axis=0)
@@ -89,9 +92,9 @@ def difference(left_SP: Floats, right_SP: Floats, seed: int = 0) -> Difference:
 
 
 def findings(differences: Sequence[Difference], alpha: float = ALPHA) -> list[Finding]:
-    """Holm's step-down (1979): the probability of any false finding is at most alpha.
+    """Return Holm's step-down results (1979). The probability of any false finding is at most alpha.
 
-    Every interval has the level at which its pair was tested: it excludes 0 exactly if the pair is significant.
+    Every interval has the level at which its pair was tested, so it excludes 0 exactly if the pair is significant.
     """
     order = sorted(range(len(differences)), key=lambda nth: _clearest_first(differences[nth]))
     found: dict[int, Finding] = {}
@@ -108,12 +111,12 @@ def findings(differences: Sequence[Difference], alpha: float = ALPHA) -> list[Fi
 
 
 def _clearest_first(measured: Difference) -> tuple[float, float]:
-    """Sort by p; of those that no drawn error reaches, by their distance from 0, so that the order of names is none."""
+    """Return a sort key: p, then the distance from 0 in ties, so that names do not decide the order."""
     return measured.p_value, -abs(measured.mean) / (measured.half(ALPHA) or 1.0)
 
 
 def _resampled(centred_P: Floats, rng: np.random.Generator) -> Floats:
-    """Errors of the mean under resampled prompts; P / (P - 1) corrects the variance around the sample mean."""
+    """Return errors of the mean under resampled prompts. P / (P - 1) corrects the variance around the sample mean."""
     size = len(centred_P)
     if size < 2:
         return np.zeros(DRAWS)
@@ -127,12 +130,12 @@ def _resampled(centred_P: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _seed_variances(sides: Sequence[Floats]) -> list[float]:
-    """Variance of each side's mean over its seeds."""
+    """Return the variance of each side's mean over its seeds."""
     return [float(side.mean(axis=1).var(ddof=1)) / len(side) for side in sides]
 
 
 def _cell_variance(side_SP: Floats) -> float:
-    """Variance of a side's mean from chance within a seed and prompt: the residual of both effects."""
+    """Return the variance of a side's mean from chance within a seed and prompt: the residual of both effects."""
     seeds, prompts = side_SP.shape
     if prompts < 2:
         return 0.0

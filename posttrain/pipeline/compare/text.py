@@ -17,7 +17,7 @@ UNITS = {"steps": "steps", "tokens": "tokens", "seconds": "s"}
 
 
 def as_text(found: Comparison, score: Score, named: str | None = None) -> str:
-    """Return the whole comparison for the terminal, the conclusion last; `named`: the metric that is compared."""
+    """Return the whole comparison for the terminal, with the conclusion last. `named`: the compared metric."""
     metric = score_title(score, named)
     parts = [f"{metric} on the same {found.prompts} held-out prompts", _means(found.means, metric)]
     parts += [f"note: {note}" for note in found.notes]
@@ -31,12 +31,12 @@ def as_text(found: Comparison, score: Score, named: str | None = None) -> str:
 
 
 def score_title(score: Score, named: str | None = None) -> str:
-    """Return what a score, or the metric of that name, is called where it is shown."""
+    """Return the title of a score, or of the metric with this name."""
     return named or "score" if score == "sampled" else f"greedy {named or 'score'}"
 
 
 def conclusion(found: Comparison) -> str:
-    """Return the conclusion in one line, with the guarded metrics that fell."""
+    """Return the conclusion as one line, with the guarded metrics that fell."""
     fallen = [f" But {fall}." for pair in found.held_out for fall in pair.falls]
     more = f" And {len(fallen) - MOST_FALLS} more." if len(fallen) > MOST_FALLS else ""
     return f"{_conclusion(found)}{''.join(fallen[:MOST_FALLS])}{more}"
@@ -111,7 +111,7 @@ def _pair_data(pair: Pair, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _single(left: str, right: str) -> dict[str, str]:
-    """Return a pair of which one side has one seed, so that its difference has no interval."""
+    """Return a pair in which one side has one seed, so that its difference has no interval."""
     return {"left": left, "right": right, "verdict": "cannot tell (one seed)"}
 
 
@@ -147,7 +147,7 @@ def _pairs(pairs: Sequence[Pair], labels: Sequence[str]) -> str:
 
 
 def _in_training(trainings: Sequence[Training], labels: Sequence[str]) -> list[str]:
-    """Return what the training metric says; nothing where the runs share none, as sft and grpo."""
+    """Return lines about the training metric; empty if the runs share none, e.g. sft and grpo."""
     return [_training(training, labels) for training in trainings if training.at.metric]
 
 

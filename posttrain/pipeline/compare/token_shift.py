@@ -1,6 +1,6 @@
-"""How another policy ranks the tokens of a policy's greedy answers (Lin 2023, arXiv:2312.01552).
+"""Measure how another policy ranks the tokens of a policy's greedy answers (Lin 2023, arXiv:2312.01552).
 
-unshifted: its likeliest token too; marginal: its second or third; shifted: any other.
+unshifted: also the other policy's likeliest token; marginal: its second or third; shifted: any other.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from posttrain.settings.params import did_you_mean
 from posttrain.text.packing import micro_batches, pack
 
 MARGINAL: Final = 3
-"""Ranks up to here are marginal."""
+"""Ranks up to this one are marginal."""
 SHOWN: Final = 10
-"""Tokens that are named."""
+"""The number of tokens in the output."""
 TILE: Final = 64
-"""Positions whose logits are held at a time."""
+"""The number of positions whose logits are held at a time."""
 
 
 @dataclass(frozen=True)
 class TokenShift:
-    """Shares of the positions, and the tokens that shifted most, `shifted` of the times that they were `written`."""
+    """Shares of the positions, and the most shifted tokens: `shifted` of the `written` times."""
 
     first: str
     second: str
@@ -57,7 +57,7 @@ class TokenShift:
     tokens: Sequence[Mapping[str, Any]]
 
     def __str__(self) -> str:
-        """Return it as text."""
+        """Return the result as text."""
         ranks = (
             ("its likeliest too", self.unshifted),
             (f"among its {MARGINAL}", self.marginal),
@@ -76,7 +76,7 @@ RANKS: Final = ("unshifted", "marginal", "shifted")
 
 
 def token_shift(names: Sequence[str]) -> TokenShift:
-    """Return the ranks that the second policy gives to the tokens that the first one wrote."""
+    """Return the ranks that the second policy gives to the first one's tokens."""
     if len(names) != 2:
         fix = "Name the policy whose answers are read, then the one that ranks their tokens, e.g. grpo sft"
         raise PipelineError(what=f"{len(names)} policies are named, not two", where="compare --tokens", fix=fix)
@@ -105,7 +105,7 @@ def token_shift(names: Sequence[str]) -> TokenShift:
 
 @torch.no_grad()
 def token_ranks(model: Any, rows: Sequence[TokenRow], runtime: Runtime) -> list[int]:
-    """Return how many tokens the model finds likelier than each trained token, row by row."""
+    """Return how many tokens the model ranks above each trained token, row by row."""
     head, found = head_of(model), dict[int, list[int]]()
     for some in micro_batches([len(row) for row in rows], list(range(len(rows))), MICRO_TOKENS):
         packed = pack([rows[place] for place in some]).to(runtime.device)
@@ -120,7 +120,7 @@ def token_ranks(model: Any, rows: Sequence[TokenRow], runtime: Runtime) -> list[
 
 
 def _settings(name: str) -> tuple[str, EvaluateParams]:
-    """Return the model of an evaluated policy, and how it is evaluated."""
+    """Return the model of an evaluated policy, and its evaluation settings."""
     settings = read()
     runs = {label: run for label, run in evaluated(settings).items() if run.rows == "rollouts"}
     if name not in runs:
@@ -132,7 +132,7 @@ def _settings(name: str) -> tuple[str, EvaluateParams]:
 
 
 def _answers(name: str) -> pl.DataFrame:
-    """Return the greedy answers of a policy whose tokens are stored."""
+    """Return the greedy answers of a policy that have stored tokens."""
     file = Path("results") / name / "rollouts.parquet"
     rows = read_results(file, name).filter(pl.col("greedy") & pl.col("completion_ids").is_not_null())
     if rows.is_empty():

@@ -1,4 +1,4 @@
-"""From a row of a source file forwards: tables, runs, models, checkpoints and figures that it touched."""
+"""Follow a row of a source file forwards: tables, runs, models, checkpoints and metrics that it affected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from posttrain.pipeline.workspace import checkpoint_path, model_path
 
 
 def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
-    """Return what a line of a source reached."""
+    """Return everything that a line of a source reached."""
     query = parse_query(what)
     source = Path(what.rpartition(":")[0])
     removed = leftovers(read())
@@ -51,20 +51,20 @@ def _with_parents(file: Path) -> set[str]:
 
 
 def _figures(figures: Figures, runs: set[str]) -> dict[str, float]:
-    """Return the figures that these stages wrote, and those computed from them."""
+    """Return the numbers that these stages wrote, and those computed from them."""
     known = figures.recorded
     written = {name for name, figure in known.items() if figure.stage in runs and not figure.of}
     return {name: figure.value for name, figure in known.items() if name in written or written.intersection(figure.of)}
 
 
 def _kept(model: str) -> str:
-    """Return whether the model and checkpoints of its run are there."""
+    """Return whether the run's model and checkpoints exist."""
     there = "there" if model_path(model).exists() else "not in the workspace"
     return f"{there}, with checkpoints" if any(checkpoint_path(model).glob("*")) else there
 
 
 def _answers(ids: list[str], left: set[str]) -> dict[str, Any]:
-    """Return the evaluated completions of the row as a prompt, without those that removed runs left."""
+    """Return the evaluated completions for the row as a prompt, except those from removed runs."""
     found: dict[str, Any] = {}
     for file in sorted(file for file in Path("results").glob("*/rollouts.parquet") if str(file) not in left):
         rows = pl.scan_parquet(file).filter(pl.col("prompt_id").is_in(ids)).select("id", "reward").collect()

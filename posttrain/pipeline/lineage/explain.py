@@ -1,4 +1,4 @@
-"""`posttrain why WHAT`: from a figure back to its sources, from a row both ways, from a source forwards."""
+"""`posttrain why WHAT`: trace a number back to its sources, a row both ways, a source forwards."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from posttrain.rollout import FAILED
 
 SHOWN = 3
 HELDOUT = ("heldout", "best_step", "kept_step", "over_optimised_step")
-"""How figures begin that are measured on held-out rows while a run is trained."""
+"""The name prefix of metrics on held-out rows during training."""
 """The worst and the best rows that are named."""
 EXACT = 1e-4
-"""Relative difference up to which a figure agrees: files keep five or six digits."""
+"""The relative difference up to which a number agrees. Files store five or six digits."""
 
 
 def why(what: str, form: Literal["words", "json"]) -> str:
-    """Return the tree of a figure, a row or a place in a source, in words or as JSON."""
+    """Return the tree of a number, a row or a place in a source, as text or JSON."""
     trees = explain(what)
     if form == "json":
         return json.dumps([plain(tree) for tree in trees], indent=2, ensure_ascii=False)
@@ -42,7 +42,7 @@ def why(what: str, form: Literal["words", "json"]) -> str:
 
 
 def explain(what: str) -> list[Node]:
-    """Return one tree for the question; a bare number gives one for each figure with that value."""
+    """Return one tree for the question. A bare number gives one tree for each metric with that value."""
     figures, lineage = Figures(), Lineage()
     if not figures.lock:
         raise PipelineError(what="no run is recorded", where=LOCK, fix="Run the pipeline first: dvc repro")
@@ -62,7 +62,7 @@ def explain(what: str) -> list[Node]:
 
 
 def explain_figure(figure: Figure, figures: Figures, lineage: Lineage) -> Node:
-    """Return a figure, the rows that it is a mean of, and what made them."""
+    """Return a number with the rows that it averages and everything these were made from."""
     node = Node(f"{figure.name} = {figure.value:.6g}", {"file": figure.file})
     if also := shown_in(figure):
         node.facts["also shown in"] = also
@@ -79,13 +79,13 @@ def explain_figure(figure: Figure, figures: Figures, lineage: Lineage) -> Node:
 
 
 def _generated(stage: str, lineage: Lineage) -> str:
-    """Return what stands at the beginning where no file does."""
+    """Return the beginning of a chain that does not start with a file."""
     makers = [maker for maker in lineage.above(stage) if maker.startswith("data_")]
     return f"none: {', '.join(makers) or 'its stages'} generate the rows from params.yaml"
 
 
 def _rows(figure: Figure, lineage: Lineage) -> Node:
-    """Return the rows behind a figure, and what they give when it is computed from them again."""
+    """Return the rows behind a number, and the value that is computed again from them."""
     group = figure.stage.partition("@")[0]
     if group in ("evaluate", "evaluate_runs"):
         return _evaluated(figure, group, lineage)
@@ -110,7 +110,7 @@ def _rows(figure: Figure, lineage: Lineage) -> Node:
 
 
 def _read(figure: Figure, lineage: Lineage) -> dict[str, Any]:
-    """Return the tables that a training read, and their rows of the split that the figure is about."""
+    """Return the tables that a training read, and their rows in the number's split."""
     split = "heldout" if figure.key.startswith(HELDOUT) else "train"
     found = {}
     for path in lineage.inputs(figure.stage):
@@ -128,7 +128,7 @@ def _of_step(figure: Figure) -> str:
 
 
 def _evaluated(figure: Figure, group: str, lineage: Lineage) -> Node:
-    """Return the evaluated rows behind a figure, the worst and the best of them."""
+    """Return the evaluated rows behind a number, including the worst and the best."""
     file = Path(figure.file).with_name("rollouts.parquet")
     frame, greedy = read_results(file, figure.owner), figure.key == "greedy"
     rows = frame.filter(pl.col("greedy") == greedy)
@@ -162,7 +162,7 @@ def _rated(figure: Figure) -> Node:
 
 
 def _documents(figure: Figure) -> Node:
-    """Return the documents behind a figure of lm-eval, the worst and the best of them, and the mean of their metric."""
+    """Return the documents behind an lm-eval metric, including the worst and the best, and the mean."""
     file = Path(figure.file).with_name("documents.parquet")
     name, _, reader = figure.key.partition(",")
     task, _, metric = name.rpartition(".")
@@ -176,7 +176,7 @@ def _documents(figure: Figure) -> Node:
 
 
 def _score(name: str, rows: pl.DataFrame) -> pl.Series:
-    """Return each row's score of one name; null where it has none, or where the reward failed."""
+    """Return each row's score under one name; null if it has none or the reward failed."""
     element = pl.element().struct
     known = (element.field("name") == name) & ~element.field("status").is_in(sorted(FAILED))
     found = pl.col("scores").list.eval(pl.when(known).then(element.field("value")))
@@ -184,7 +184,7 @@ def _score(name: str, rows: pl.DataFrame) -> pl.Series:
 
 
 def _values(key: str, rows: pl.DataFrame) -> pl.Series:
-    """Return what each row adds to a figure: its length, the score of a part, or its reward."""
+    """Return what each row contributes to a number: its length, a part's score, or its reward."""
     if key == "length":
         return lengths(rows).cast(pl.Float64)
     if not key.startswith("reward_"):
@@ -197,7 +197,7 @@ def _named(rows: pl.DataFrame) -> list[str]:
 
 
 def _counted(figure: Figure) -> Node:
-    """Return the rows of a table that a figure counts, e.g. pairs_train."""
+    """Return the rows of a table that a number counts, e.g. pairs_train."""
     folder = Path(figure.owner)
     kind, _, split = figure.key.partition("_")
     file = folder / f"{kind}.parquet"
@@ -211,7 +211,7 @@ def _counted(figure: Figure) -> Node:
 
 
 def _checked(node: Node, figure: Figure, value: float | None, why_not: str) -> Node:
-    """Return the node with what the rows give, and whether that agrees with the figure."""
+    """Return the node with the recomputed value, and whether it agrees with the number."""
     if value is None:
         node.facts["computed again"] = f"no: {why_not}"
         return node

@@ -1,4 +1,4 @@
-"""Every figure that the pipeline records or reports, by name: `grpo.score`, `reward/main.heldout_accuracy`."""
+"""All numbers that the pipeline records or reports, by name: `grpo.score`, `reward/main.heldout_accuracy`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NUMBER: Final = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?")
 _COLUMNS: Final = {"low": "score_low", "high": "score_high", "kl": "kl_k1", "accuracy": "heldout_accuracy"}
 """Column of report/summary.json -> its name in the files that it is made from."""
 MAIN: Final = ("score", "heldout_accuracy")
-"""What a policy or a reward model alone stands for, as in report/headline.json."""
+"""The metric that a policy or reward model name alone refers to, as in report/headline.json."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Figure:
     file: str
     stage: str
     of: tuple[str, ...] = ()
-    """The figures that it is computed from."""
+    """The numbers that it is computed from."""
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Figure:
 
 
 class Figures:
-    """The figures of a workspace."""
+    """The recorded numbers of a workspace."""
 
     def __init__(self, root: Path = Path()) -> None:
         self._root = root
@@ -65,7 +65,7 @@ class Figures:
 
     @cached_property
     def recorded(self) -> dict[str, Figure]:
-        """Name -> figure, of results/*/metrics.json and metrics/, and those of sentences of the report."""
+        """Name -> number, from results/*/metrics.json, from metrics/, and from the report's sentences."""
         found: dict[str, Figure] = {}
         for stage, entry in self.lock.items():
             for out in entry.get("outs", ()):
@@ -80,13 +80,13 @@ class Figures:
         return found | {gain.name: gain for gain in self._gains()}
 
     def _metrics(self, out: str) -> Iterator[str]:
-        """Yield the files of metrics that an output is or holds."""
+        """Yield the metrics files of an output."""
         inner = f"{out}/metrics.json"
         candidates = [out] if re.fullmatch(r"metrics/.+\.json|results/.+/metrics\.json", out) else [inner]
         yield from (candidate for candidate in candidates if (self._root / candidate).is_file())
 
     def _gains(self) -> Iterator[Figure]:
-        """Each setting's difference to the reference and means over seeds; the numbers of sentences about them."""
+        """Yield differences to the reference, means over seeds, and the numbers in the report's sentences."""
         kept = _reported(self._root)
         summary = settings_in(kept)
         members = {row["setting"]: row["policies"].split(", ") for row in kept.get("settings", ())}
@@ -108,7 +108,7 @@ class Figures:
     def curve(self, name: str) -> Figure | None:
         """Return a point of a learning curve: `online/grpo.reward@12` is the reward at step 12.
 
-        Points of long curves in the report are means of adjacent steps: those at 12 and 13 are named 12.5.
+        The report averages adjacent steps of long curves. The mean of steps 12 and 13 is named 12.5.
         """
         found = re.fullmatch(r"(?P<owner>[^.]+)\.(?P<key>[^@]+)@(?P<step>[0-9.]+)", name)
         file = f"plots/{found['owner']}.csv" if found else ""
@@ -124,14 +124,14 @@ class Figures:
         return Figure(found["owner"], f"{key}@{found['step']}", value, file, stage)
 
     def named(self, what: str) -> Figure | None:
-        """Return a figure by its name, by its column in the report, or by its policy or reward model alone."""
+        """Return a number by its name, by its column in the report, or by its policy or reward model alone."""
         owner, dot, key = what.rpartition(".")
         names = [what, f"{owner}.{_COLUMNS.get(key, key)}"] if dot else []
         names += [f"{what}.{main}" for main in MAIN]
         return next((self.recorded[name] for name in names if name in self.recorded), None) or self.curve(what)
 
     def equal_to(self, number: str) -> list[Figure]:
-        """Return the figures that are written so with as many decimals, the points of curves too."""
+        """Return the numbers that equal this one at its decimals, including points of curves."""
         digits = len(number.partition(".")[2])
         wanted = float(number)
         points = [point for point in self._points() if digits]
@@ -154,7 +154,7 @@ class Figures:
                                 yield Figure(owner, f"{key}@{step:g}", value, path, stage)
 
     def unknown(self, what: str) -> DataError:
-        """Return the error for a name that no figure has."""
+        """Return the error for an unknown name."""
         owners = dict.fromkeys(figure.owner for figure in self.recorded.values() if not figure.of)
         makers = self._makers()
         asked = next((name for name in (what, what.rpartition(".")[0]) if name in makers), None)
@@ -170,7 +170,7 @@ class Figures:
         return DataError(what="no figure, row or file has this name", where=f"'{what}'", fix=fix)
 
     def _makers(self) -> dict[str, tuple[str, str]]:
-        """Return the runs and policies of params.yaml: the owner of their figures, and the stage that writes them."""
+        """Return run or policy in params.yaml -> the owner of its numbers, and the stage that writes them."""
         settings = read(self._root / PARAMS_FILE)
         models = {model: (model, stage_of(settings, model)) for model in curve_runs(settings)}
         alone = {model.rpartition("/")[2]: maker for model, maker in models.items()}
@@ -194,12 +194,12 @@ def _made(entry: Mapping[str, Any], file: str) -> bool:
 
 
 def is_number(what: str) -> bool:
-    """Return whether it is a bare number, with a point so that it is no id."""
+    """Return whether a text is a bare number with a decimal point, which distinguishes it from an id."""
     return _NUMBER.fullmatch(what) is not None
 
 
 def _reported(root: Path) -> dict[str, Any]:
-    """Return the figures of the report; none before the first one, or while a merge leaves its file in conflict."""
+    """Return the report's numbers; empty before the first report, or if its file has a merge conflict."""
     try:
         return read_json(root / SUMMARY)
     except PosttrainError:
@@ -207,7 +207,7 @@ def _reported(root: Path) -> dict[str, Any]:
 
 
 def shown_in(figure: Figure) -> list[str]:
-    """Return the other files that show a figure of a policy or a reward model."""
+    """Return the other files that show a number of a policy or a reward model."""
     names = [row.get("policy") or row.get("reward_model") for rows in _reported(Path()).values() for row in rows]
     if figure.owner not in names or figure.file == str(metrics_path(f"online/{figure.owner}")):
         return []

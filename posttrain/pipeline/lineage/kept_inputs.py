@@ -1,4 +1,4 @@
-"""Inputs whose content is neither in git nor in DVC's cache: another clone, an experiment and a tag lack them."""
+"""Find inputs that are in neither git nor DVC's cache. Another clone, an experiment and a tag lack them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LISTED = 6
 _PATTERN = "*.dvc"
 _CACHED = Path("files/md5")
 _NAMES = ("rename", "values", "template")
-"""Settings whose texts are columns and words of a table, which may be called as a folder is."""
+"""Settings whose texts are column names and words of a table, which may coincide with a folder's name."""
 
 
 def unkept_inputs(overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[str] = ()) -> list[str]:
-    """Return the inputs that the last commit and DVC's cache lack, as files and folders.
+    """Return the inputs that are in neither the last commit nor DVC's cache, as files and folders.
 
-    Inputs are what a value of params.yaml or of these overrides names, the files of `custom` that a run can load, and
-    `more`.
+    Inputs are the files and folders named by values of params.yaml or of these overrides, the files in `custom` that a
+    run can load, and `more`.
     """
     params = [read_yaml(PARAMS_FILE)] if Path(PARAMS_FILE).is_file() else []
     texts = list(_texts([*params, *overrides]))
@@ -57,7 +57,7 @@ def require_kept(where: str, overrides: Iterable[Mapping[str, Any]] = (), more: 
 
 
 def kept_note() -> str:
-    """Return a note for `posttrain check`; empty where all inputs are kept, and without a repository or a commit."""
+    """Return a note for `posttrain check`; empty if all inputs are kept, or without a repository or a commit."""
     if git_or_none("rev-parse", "--verify", "HEAD") is None:
         return ""
     try:
@@ -73,7 +73,7 @@ def kept_note() -> str:
 
 
 def is_in_cache(digest: str, cache: Path) -> bool:
-    """Return whether DVC's cache has a file, or a folder's list with all of its files."""
+    """Return whether DVC's cache contains a file, or a folder's list and all of its files."""
     place = cache / _CACHED / digest[:2] / digest[2:]
     if not digest.endswith(".dir") or not place.is_file():
         return place.is_file()
@@ -91,14 +91,14 @@ def _fix(found: list[str]) -> str:
 
 
 def _loaded() -> Iterator[str]:
-    """Yield the user's own files that a run can load, as the stage `code` has listed them."""
+    """Yield the user's own files that a run can load, as listed by the stage `code`."""
     for file in FOLDER.rglob("*.json"):
         code = read_code(file)
         yield from (path for path in (code or {}).get("files", ()) if path.startswith(f"{CUSTOM}/"))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield every text in a nested value, and the user's own rewards, which are keys."""
+    """Yield every text in a nested value, including keys, which may name the user's own rewards."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -112,7 +112,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _is_inside(text: str) -> bool:
-    """Return whether a text names a file or folder in this one; an absolute path is the same from everywhere."""
+    """Return whether a text names a file or folder in this folder. Absolute paths do not count."""
     path = os.path.normpath(text)
     inside = path != "." and not path.startswith(("/", "..")) and "\0" not in text
     return inside and os.path.exists(path)  # noqa: PTH110  Path's own raises where a text is too long for a name
@@ -123,7 +123,7 @@ def _overlap(path: PurePosixPath, other: PurePosixPath) -> bool:
 
 
 def tracked_by_dvc() -> Iterator[tuple[PurePosixPath, tuple[str, bool]]]:
-    """Yield the outputs of the stages and the paths of `dvc add`: the digest of each, and whether it was added."""
+    """Yield the outputs of stages and the paths of `dvc add`: each digest, and whether it was added."""
     lock = Path(LOCK)
     entries = lock_stages(lock.read_bytes(), LOCK) if lock.is_file() else {}
     for out in (out for entry in entries.values() for out in entry.get("outs") or ()):
@@ -135,7 +135,7 @@ def tracked_by_dvc() -> Iterator[tuple[PurePosixPath, tuple[str, bool]]]:
 
 
 def _is_kept(path: PurePosixPath, digest: str, digests: Digests, *, added: bool) -> bool:
-    """Return whether the cache has it, and of what was added the workspace nothing else; `code` is not in the cache."""
+    """Return whether the cache has it. Content of `dvc add` must also be unchanged; `code` is not in the cache."""
     if not digest:  # of another kind of digest than md5
         return True
     return is_in_cache(digest, cache_folder()) and not (added and digests.of(str(path)) not in (digest, None))

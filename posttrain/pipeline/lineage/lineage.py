@@ -1,4 +1,4 @@
-"""What dvc.lock says an output was made from: settings, tables, models, code and versions, back to the sources."""
+"""Read from dvc.lock what an output was made from: settings, tables, models, code and versions, back to the sources."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from posttrain.pipeline.params.yaml_files import read_yaml
 
 ROLLOUTS: Final = Path("rollouts")
 PARTS: Final = "part-?????.parquet"
-"""Where online runs keep the rows that they trained on."""
+"""The folder in which online runs store the rows that they trained on."""
 NONE: Final = ("data/none.parquet", "models/none")
-"""What stands for an input that a run does not use."""
+"""The value for an input that a run does not use."""
 
 
 class Lineage:
@@ -40,11 +40,11 @@ class Lineage:
         self._outs = {str(out["path"]): stage for stage, entry in self.lock.items() for out in entry.get("outs", ())}
 
     def maker(self, path: str) -> str | None:
-        """Return the stage that makes a file, or the folder that it is in."""
+        """Return the stage that makes a file or the folder that contains it."""
         return next((self._outs[place] for place in (path, *map(str, Path(path).parents)) if place in self._outs), None)
 
     def output(self, path: str) -> Node:
-        """Return a file or folder that a stage made, with all that it was made from."""
+        """Return a file or folder that a stage made, with everything it was made from."""
         return self._output(path, self._recorded_digest(path), set())
 
     def stage(self, name: str) -> Node:
@@ -52,7 +52,7 @@ class Lineage:
         return self._stage(name, set())
 
     def above(self, stage: str) -> list[str]:
-        """Return the stages whose outputs reach a stage, itself among them."""
+        """Return the stages whose outputs reach a stage, including itself."""
         found, waiting = dict[str, None](), [stage]
         while waiting:
             name = waiting.pop()
@@ -62,12 +62,15 @@ class Lineage:
         return list(found)
 
     def sources(self, stage: str) -> list[str]:
-        """Return the files of the user's that a stage depends on, through all stages between."""
+        """Return the user's own files that a stage depends on, directly or through other stages."""
         deps = {dep for name in self.above(stage) for dep in self.inputs(name)}
         return sorted(dep for dep in deps if self.maker(dep) is None and self._unrecorded(dep) is None)
 
     def inputs(self, stage: str) -> Iterator[str]:
-        """Yield the tables, models and files that a stage depends on; of a folder such as results/ what stages made."""
+        """Yield the tables, models and files that a stage depends on.
+
+        For a folder such as results/, yield its stages' outputs.
+        """
         for path in (str(dep["path"]) for dep in self.lock.get(stage, {}).get("deps", ())):
             if path not in NONE and not path.startswith("code/"):
                 made = [out for out in self._outs if Path(path) in Path(out).parents and self.maker(path) is None]
@@ -101,7 +104,7 @@ class Lineage:
         return node
 
     def _verdict(self, name: str, entry: Mapping[str, Any]) -> dict[str, str]:
-        """Return what the record of a run says against its entry, that there is no record, or why it is not current."""
+        """Return what contradicts a run's entry, that it has no record, or why it is out of date."""
         if wrong := self.records.contradictions(name, entry):
             return {"NOT WHAT RAN": f"{'; '.join(wrong)}. Run `posttrain repair`, then `dvc repro`"}
         if not self.records.is_verified(entry):
@@ -111,19 +114,19 @@ class Lineage:
         return {"not current": "; ".join(why)} if why else {}
 
     def _unrecorded(self, path: str) -> str | None:
-        """Return the stage of dvc.yaml that makes an output which dvc.lock does not have."""
+        """Return the stage in dvc.yaml for an output that dvc.lock does not contain."""
         makers = {} if self._reasons is None else self._reasons.pipeline.makers
         return next((makers[place] for place in (path, *map(str, Path(path).parents)) if place in makers), None)
 
     def _training_rollouts(self, run: str, entry: Mapping[str, Any]) -> Node:
-        """Return the rows that a run trained on, and whether they are those that dvc.lock recorded."""
+        """Return the rows that a run trained on, and whether they match dvc.lock."""
         folder = ROLLOUTS / run
         digest = next((str(out.get("md5", "")) for out in entry.get("outs", ()) if out["path"] == str(folder)), None)
         changes = {} if digest is None else {"digest": digest, **self._changes(str(folder), digest)}
         return Node("training rollouts", {**training_rollouts(folder), **changes})
 
     def _settings(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the recorded settings, and which of them params.yaml has changed since."""
+        """Return the recorded settings, and which of them have changed in params.yaml since."""
         found: dict[str, Any] = {}
         for file, values in entry.get("params", {}).items():
             if file not in self._files:
@@ -135,7 +138,7 @@ class Lineage:
         return found
 
     def _code(self, name: str) -> dict[str, Any]:
-        """Return the code and the versions that made it."""
+        """Return the code and the versions that made a stage's output."""
         dep = next((entry for entry in self.lock[name].get("deps", ()) if str(entry["path"]).startswith("code/")), None)
         facts: dict[str, Any] = {}
         if dep is not None:
@@ -152,7 +155,7 @@ class Lineage:
         return facts
 
     def _changes(self, path: str, digest: str) -> dict[str, str]:
-        """Return what differs from the recorded digest: an edit since, or a later run of the stage that makes it."""
+        """Return what differs from the recorded digest: an edit, or a later run of the stage that makes it."""
         now, made = self._digests.of(path), self._recorded_digest(path)
         if now is None:
             return {"missing": f"{path} is not in the workspace"}
@@ -161,14 +164,14 @@ class Lineage:
         return {}
 
     def _recorded_digest(self, path: str) -> str:
-        """Return the digest that dvc.lock has of an output; of a file in an output folder the file's own."""
+        """Return the digest of an output in dvc.lock; for a file in an output folder, the file's own digest."""
         outs = (out for entry in self.lock.values() for out in entry.get("outs", ()))
         exact = next((str(out.get("md5", "")) for out in outs if out["path"] == path), None)
         return exact if exact is not None else str(self._digests.of(path))
 
     @cached_property
     def _reasons(self) -> Reasons | None:
-        """Why stages are out of date; None where params.yaml or dvc.yaml cannot be read, which `check` explains."""
+        """Why stages are out of date; None if params.yaml or dvc.yaml cannot be read, which `check` explains."""
         try:
             return Reasons()
         except PosttrainError:
@@ -184,7 +187,7 @@ class Lineage:
 
 
 def training_rollouts(folder: Path) -> dict[str, Any]:
-    """Return the rows that a run trained on, where they are kept."""
+    """Return the rows that a run trained on, if they are stored."""
     files = sorted(folder.glob(PARTS))
     if not files:
         return {"rows": NOT_STORED}

@@ -1,4 +1,4 @@
-"""The row that `where` looks for: by its id, by the file and line that it came from, or by a piece of its text."""
+"""The row that `where` searches for: by its id, by file and line, or by a part of its text."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from posttrain.pipeline.tables.sources import FilesRun, sources_by_key
 from posttrain.pipeline.workspace import PARAMS_FILE
 
 LONG: Final = 20
-"""Shorter texts, such as `yes`, are in other rows too: they are searched only if the row has no longer one."""
+"""Shorter texts, such as `yes`, also appear in other rows. They are searched only if the row has no longer text."""
 SHORTEST: Final = 4
 LONGEST: Final = 500
-"""Of a longer text only the beginning is searched, as copies may be truncated."""
+"""Only the beginning of longer texts is searched, because copies may be truncated."""
 UTF_8: Final = "utf-8"
 ENCODINGS: Final = (UTF_8, "cp1252", "utf-16-le", "utf-16-be")
-"""Encodings that every file is searched in."""
+"""Encodings to search for in every file."""
 _ID: Final = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
 _PLACE: Final = re.compile(r"(.+):([0-9]+)")
 _NOT_TEXT: Final = {"id", "split", "problem", "prompt_id", "policy", "task", "role", "from"}
-"""Keys whose values name something and are no text of the row's own."""
+"""Keys whose values name something and are not the row's own text."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """The texts and ids to search for; a match of one is enough."""
+    """The texts and ids to search for. One match is enough."""
 
     ids: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
@@ -46,13 +46,13 @@ class Query:
 
     @cached_property
     def json_patterns(self) -> list[str]:
-        """What to look for in a table's row as JSON; a cell may itself hold JSON."""
+        """The patterns for a table row as JSON. A cell may itself contain JSON."""
         once = [_inner(text) for text in self.texts]
         return list(dict.fromkeys([*(f'"{row_id}"' for row_id in self.ids), *once, *map(_inner, once)]))
 
     @cached_property
     def patterns(self) -> dict[str, re.Pattern[bytes]]:
-        """Encoding -> what to look for in the bytes of any other file; UTF-8 comes first."""
+        """Encoding -> pattern for the bytes of any other file. UTF-8 comes first."""
         found: dict[str, re.Pattern[bytes]] = {}
         seen: set[bytes] = set()
         for encoding in (name for name in self.encodings if name not in self.decoded):
@@ -64,7 +64,7 @@ class Query:
 
     @cached_property
     def decoded(self) -> list[str]:
-        """Encodings such as UTF-7 in which the bytes of a text depend on what is next to it."""
+        """Encodings such as UTF-7 in which the bytes of a text depend on its neighbours."""
         return [
             name
             for name in self.encodings
@@ -73,7 +73,7 @@ class Query:
 
     @cached_property
     def _ways(self) -> list[str]:
-        """The ids, and each text as it is, and as JSON, CSV and pages write it."""
+        """The ids, and each text unchanged and as written in JSON, CSV and HTML."""
         found = dict.fromkeys(self.ids)
         for text in self.texts:
             for written in (text, _inner(text), _inner(text, ascii_only=True), text.replace('"', '""')):
@@ -84,18 +84,18 @@ class Query:
 
 
 def is_row(what: str) -> bool:
-    """Return whether it is written as the id of a row."""
+    """Return whether a text has the form of a row id."""
     return _ID.fullmatch(what) is not None
 
 
 def place_of(what: str) -> tuple[Path, int] | None:
-    """Return FILE and LINE of FILE:LINE, where the file is there."""
+    """Return FILE and LINE from FILE:LINE, if the file exists."""
     found = _PLACE.fullmatch(what)
     return (Path(found[1]), int(found[2])) if found and Path(found[1]).is_file() else None
 
 
 def parse_query(row: str) -> Query:
-    """Return the query for the argument of the command."""
+    """Return the query for the command's argument."""
     if is_row(row):
         return Query(ids=(row,), encodings=source_encodings())
     if place := place_of(row):
@@ -110,7 +110,7 @@ def parse_query(row: str) -> Query:
 
 
 def texts_of(rows: Iterable[Any]) -> tuple[str, ...]:
-    """Return the texts that identify rows: the long ones, or the longest of a row without long ones."""
+    """Return the texts that identify rows: the long ones, or the longest if a row has no long one."""
     found: dict[str, None] = {}
     for row in rows:
         texts = [text.strip()[:LONGEST].strip() for text in _strings(row)]
@@ -120,7 +120,7 @@ def texts_of(rows: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield every text in a row but system turns, which rows share."""
+    """Yield every text in a row except system turns, which rows share."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -133,7 +133,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _source_row(file: Path, number: int) -> Any:
-    """Return a row of the user's own file, counted as the errors of the data stages count."""
+    """Return a row of the user's file, counted as in errors of the data stages."""
     if file.suffix.lower() not in READERS:
         what, fix = f"rows of a '{file.suffix}' file cannot be read", f"Name one of {', '.join(READERS)}"
         raise DataError(what=what, where=str(file), fix=f"{fix}, or give a piece of the row's text")
@@ -158,7 +158,7 @@ def _dialect(file: Path) -> CsvDialect:
 
 
 def _dialects() -> Iterator[tuple[Path, CsvDialect]]:
-    """Yield the path of each source of `data.files` that sets a separator or an encoding, and how it is read."""
+    """Yield the path and format of each source of `data.files` that sets a separator or an encoding."""
     for name in group_of(read(), "data.files") if Path(PARAMS_FILE).is_file() else ():
         run = load(FilesRun, f"data.files.{name}")
         for _, source in sources_by_key(run).values():
@@ -167,7 +167,7 @@ def _dialects() -> Iterator[tuple[Path, CsvDialect]]:
 
 
 def source_encodings() -> tuple[str, ...]:
-    """Return the encodings to search in: the usual ones, and those that sources of params.yaml set."""
+    """Return the encodings to search in: the common ones, and those that sources in params.yaml set."""
     found = dict.fromkeys(ENCODINGS)
     for _, dialect in _dialects():
         name = codecs.lookup(dialect.encoding or UTF_8).name
@@ -177,7 +177,7 @@ def source_encodings() -> tuple[str, ...]:
 
 
 def _encoded(text: str, encoding: str) -> bytes:
-    """Return the bytes of a text; none where the encoding does not have its characters."""
+    """Return the bytes of a text; empty if the encoding lacks its characters."""
     try:
         return text.encode(encoding)
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""The figures of an evaluation, computed again from its rows; and the counts of tables and the ends of curves."""
+"""Recompute the metrics of an evaluation from its rows, the counts of tables, and the ends of curves."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from posttrain.rollout import FAILED, Prompt, Rollout, TokenRow
 from posttrain.tasks.task import load_task
 
 TAIL = 10
-"""Steps of a curve that the metrics of an online run are the mean of."""
+"""The number of steps at the end of a curve that an online run's metrics average over."""
 AVERAGED = ("reward", "length", "entropy", "kl_k3", "accuracy", "teacher_kl")
-"""Those metrics (`summary` in online/runs.py, which this cannot import: torch takes longer than the answer)."""
+"""Those metrics (`summary` in online/config.py; importing it would import torch, which takes longer than the
+answer)."""
 
 
 def evaluated(frame: pl.DataFrame, seed: int) -> dict[str, float]:
-    """The figures that results/LABEL/metrics.json has, from results/LABEL/rollouts.parquet; KL needs the weights."""
+    """Return the metrics in results/LABEL/metrics.json from results/LABEL/rollouts.parquet. KL needs the weights."""
     rows = frame.filter(~pl.col("greedy"))
     known, greedy = (part.filter(pl.col("reward").is_not_null()) for part in (rows, frame.filter(pl.col("greedy"))))
     groups = [part["reward"].to_list() for part in known.partition_by("prompt_id", maintain_order=True)]
@@ -36,12 +37,12 @@ def evaluated(frame: pl.DataFrame, seed: int) -> dict[str, float]:
 
 
 def lengths(frame: pl.DataFrame) -> pl.Series:
-    """Return the sampled tokens of each row."""
+    """Return the number of sampled tokens of each row."""
     return frame["length"] if "length" in frame.columns else frame["logps"].list.len()
 
 
 def _parts(known: pl.DataFrame, seed: int) -> dict[str, float]:
-    """Return each part of the reward and each metric, over the rows that it could score."""
+    """Return each part of the reward and each metric, over the rows with a score."""
     scores = known.select("prompt_id", pl.col("scores").alias("one")).explode("one").unnest("one").drop_nulls("name")
     value = pl.when(~pl.col("status").is_in(sorted(FAILED))).then("value")
     found: dict[str, float] = {}
@@ -52,7 +53,7 @@ def _parts(known: pl.DataFrame, seed: int) -> dict[str, float]:
 
 
 def _of_tasks(known: pl.DataFrame) -> dict[str, float]:
-    """Return the score of each of several tasks, or the figures of the one task."""
+    """Return the score of each task, or the metrics of the only task."""
     tasks = known["task"].unique().to_list()
     if len(tasks) > 1:
         means = known.group_by("task").agg(pl.col("reward").mean())
@@ -68,7 +69,7 @@ def _of_tasks(known: pl.DataFrame) -> dict[str, float]:
 
 
 def _rollout(row: Mapping[str, Any]) -> Rollout:
-    """Return a row as its task's metrics read it."""
+    """Return a row as a rollout for its task's metrics."""
     prompt = Prompt(row["prompt_id"], row["prompt"], (), row["answer"], {}, row["task"], row["problem"])
     text = row["completion"] if all(row["mask"]) else row["completion"].rpartition("\n\nassistant: ")[2]
     return Rollout(
@@ -84,7 +85,7 @@ def _rollout(row: Mapping[str, Any]) -> Rollout:
 
 
 def tail(columns: Mapping[str, Any], key: str) -> float | None:
-    """Return the mean of the last steps of a curve; None if the metric is not such a mean."""
+    """Return the mean of a curve's last steps; None if the metric is not such a mean."""
     values = [value for value in columns.get(key, ())[-TAIL:] if value is not None and key in AVERAGED]
     return math.fsum(values) / len(values) if values else None
 

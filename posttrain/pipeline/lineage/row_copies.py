@@ -1,6 +1,6 @@
-"""`posttrain where ROW`: every copy of a row, and the runs that have read one.
+"""`posttrain where ROW`: find every copy of a row, and the runs that have read one.
 
-Copies are files of the workspace, and by content objects of DVC's cache and remotes, of its run cache, and of git.
+Copies can be in files of the workspace and, by content, in objects of DVC's cache, its remotes, its run cache, and git.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from posttrain.pipeline.workspace import checkpoint_path, model_path
 
 LISTED = 5
 TOKENS = (Path(".dvc/tmp/tokens"), Path(".dvc/tmp/completions"))
-"""Folders of token ids: of whole tables, and of what models answered to their prompts."""
+"""Folders of token ids: of whole tables, and of completions."""
 _NOTHING = "no copy found"
 
 
@@ -36,38 +36,38 @@ class RowCopies:
     ids: Sequence[str]
     texts: Sequence[str]
     files: dict[str, list[int]] = field(default_factory=dict)
-    """File of the workspace -> its rows (parquet) or lines."""
+    """File in the workspace -> its rows (parquet) or lines."""
     tracked: list[str] = field(default_factory=list)
-    """Those of them that git tracks."""
+    """The files among them that git tracks."""
     runs: dict[str, str] = field(default_factory=dict)
-    """Stage that has to run again -> the input through which the row reached it."""
+    """Stage that must run again -> the input through which the row reached it."""
     models: list[str] = field(default_factory=list)
-    """Models that were trained on it, or from a model that was."""
+    """Models that were trained on it, directly or through another model."""
     checkpoints: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
-    """The folders of token ids, where a table holds the row."""
+    """The folders of token ids, if a table contains the row."""
     cache: dict[str, str] = field(default_factory=dict)
-    """Object of DVC's cache -> the path that dvc.lock gives it, empty for an older version."""
+    """Object in DVC's cache -> its path in dvc.lock; empty for an older version."""
     cached_runs: list[str] = field(default_factory=list)
     commits: dict[str, list[str]] = field(default_factory=dict)
-    """Path -> commits with a version of it that holds the row."""
+    """Path -> commits with a version that contains the row."""
     experiments: list[str] = field(default_factory=list)
     remote: dict[str, str] = field(default_factory=dict)
-    """Object of a remote that is a folder of this machine -> the remote."""
+    """Object in a remote that is a folder on this machine -> the remote."""
     not_searched: dict[str, str] = field(default_factory=dict)
-    """Other remotes and their addresses."""
+    """Other remotes and their addresses, which are not searched."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """File or object that could not be searched -> why."""
 
 
 def where(row: str, form: Literal["words", "json"]) -> str:
-    """Return every copy of the row, in words or as JSON."""
+    """Return every copy of the row, as text or JSON."""
     copies = find_copies(row)
     return json.dumps(asdict(copies), indent=2, ensure_ascii=False) if form == "json" else "\n".join(_lines(copies))
 
 
 def find_copies(row: str) -> RowCopies:
-    """Look for a row by its id, by FILE:LINE or by a piece of its text."""
+    """Search for a row by id, by FILE:LINE or by a part of its text."""
     query = _completed(parse_query(row))
     copies, lock, cache = RowCopies(query.ids, query.texts), recorded(), cache_folder()
     copies.files, copies.unreadable = in_files(workspace_files(Path(), cache), query)
@@ -101,14 +101,14 @@ def find_copies(row: str) -> RowCopies:
 
 
 def _completed(query: Query) -> Query:
-    """Return the query with the ids of matching table rows; for an id alone, with the texts of its row."""
+    """Return the query with the ids of matching table rows; for only an id, with the texts of its row."""
     rows = table_rows(query, sorted(Path("data").rglob("*.parquet")))
     ids = dict.fromkeys([*query.ids, *(row["id"] for row in rows if "id" in row)])
     return replace(query, ids=tuple(ids), texts=query.texts or texts_of(rows))
 
 
 def _names(lock: Mapping[str, Any], cache: Path) -> dict[str, str]:
-    """Digest -> path of every file that dvc.lock names, those in folders among them."""
+    """Return digest -> path of every file in dvc.lock, including files in folders."""
     paths: dict[str, str] = {}
     for out in (out for entry in lock.values() for out in entry.get("outs", ())):
         digest = str(out.get("md5", ""))
@@ -125,7 +125,7 @@ def _tracked(files: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Objects:
-    """Objects of a cache or a remote: digest -> file, of those that hold it, and of the folders that list these."""
+    """Matching objects in a cache or remote: digest -> file, for objects with the row and folders that list them."""
 
     files: dict[str, Path]
     folders: dict[str, Path]
@@ -133,12 +133,12 @@ class _Objects:
 
     @property
     def digests(self) -> set[str]:
-        """All of them."""
+        """The digests of all objects."""
         return {*self.files, *self.folders}
 
 
 def _objects(folder: Path, query: Query) -> _Objects:
-    """Return the objects under files/md5 of a cache that hold it."""
+    """Return the matching objects under files/md5 of a cache."""
     stored = sorted(file for file in folder.glob("??/*") if file.is_file())
     found, unreadable = in_files((file for file in stored if file.suffix != ".dir"), query)
     files, folders = {file.parent.name + file.name: file for file in map(Path, found)}, {}
@@ -149,12 +149,12 @@ def _objects(folder: Path, query: Query) -> _Objects:
 
 
 def _cached_runs(folder: Path, digests: Collection[str]) -> list[Path]:
-    """Return the entries of the run cache that name one of these digests."""
+    """Return the run cache's entries that contain one of these digests."""
     return [file for file in sorted(folder.glob("??/*/*")) if _names_one(file.read_text(encoding="utf-8"), digests)]
 
 
 def _blobs(query: Query, unreadable: dict[str, str]) -> dict[str, list[str]]:
-    """Path -> commits that wrote a version of it which holds it; experiments and what git would still restore count."""
+    """Return path -> commits with a matching version, including experiments and whatever git could still restore."""
     found: dict[str, list[str]] = {}
     for path, blob in _stored(query, unreadable):
         log = _git("log", "--all", "--reflog", "--format=%h", f"--find-object={blob}").split()
@@ -163,7 +163,7 @@ def _blobs(query: Query, unreadable: dict[str, str]) -> dict[str, list[str]]:
 
 
 def _experiments(digests: Collection[str]) -> list[str]:
-    """Return the experiments whose dvc.lock names one of these digests."""
+    """Return the experiments whose dvc.lock contains one of these digests."""
     refs = _git("for-each-ref", "refs/exps", "--format=%(refname)").split()
     named = [ref for ref in refs if ref.count("/") > 3 and _names_one(_git("show", f"{ref}:./dvc.lock"), digests)]
     return [ref.rpartition("/")[2] for ref in named]
@@ -174,7 +174,7 @@ def _names_one(text: str, digests: Collection[str]) -> bool:
 
 
 def _stored(query: Query, unreadable: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Path and name of every object of git's that holds it; adds those that could not be searched."""
+    """Yield path and name of every matching git object. Add those that could not be searched to `unreadable`."""
     listing = [line.partition(" ") for line in _git("rev-list", "--objects", "--all", "--reflog").splitlines()]
     paths = {name: path for name, _, path in listing if path}
     with tempfile.TemporaryFile() as names:
@@ -198,7 +198,7 @@ def _stored(query: Query, unreadable: dict[str, str]) -> Iterator[tuple[str, str
 
 
 def _git(*words: str) -> str:
-    """Return what git says; nothing where this is no repository of git."""
+    """Return git's output; empty if this is not a git repository."""
     return (git_or_none(*words) or b"").decode()
 
 

@@ -1,4 +1,4 @@
-"""A row by its id: what it is, the row of a source that it came from, and where it was used."""
+"""Look up a row by its id: its contents, the source row that it came from, and where it was used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONG: Final = ("completion_ids", "prompt_ids", "mask", "logps")
 
 
 def explain_row(name: str, lineage: Lineage) -> Node | None:
-    """Return the rows with this id, as a prompt of others too; None where there is none."""
+    """Return the rows with this id, including rollouts with this prompt; None if there are none."""
     found = list(_tables(name, lineage))
     if not found:
         return None
@@ -29,7 +29,7 @@ def explain_row(name: str, lineage: Lineage) -> Node | None:
 
 
 def _tables(name: str, lineage: Lineage) -> Iterator[Node]:
-    """Yield the row in every table that has it."""
+    """Yield the row from every table that contains it."""
     for file in [*sorted(Path("data").glob("*/*.parquet")), *_rollout_files()]:
         rows = pl.scan_parquet(file)
         if "id" not in rows.collect_schema():
@@ -45,7 +45,7 @@ def _tables(name: str, lineage: Lineage) -> Iterator[Node]:
 
 
 def _prompt(row: dict[str, Any], lineage: Lineage) -> Iterator[Node]:
-    """Yield the row of the table of prompts that an evaluated or trained rollout answers."""
+    """Yield the prompt row that an evaluated or trained rollout answers."""
     for file in sorted(Path("data").glob("*/prompts.parquet")):
         for prompt in pl.scan_parquet(file).filter(pl.col("id") == row["prompt_id"]).collect().to_dicts():
             node = Node(f"{prompt['id']}: a row of {file}", {key: _cell(key, value) for key, value in prompt.items()})
@@ -55,7 +55,7 @@ def _prompt(row: dict[str, Any], lineage: Lineage) -> Iterator[Node]:
 
 
 def _source(row: dict[str, Any], stage: str, lineage: Lineage) -> Node:
-    """Return the lines of the user's files that hold the row's text, or the stage that generated it."""
+    """Return the lines of the user's files that contain the row's text, or the stage that generated it."""
     sources, query = lineage.sources(stage), Query(texts=texts_of([row]), encodings=source_encodings())
     if not sources:
         return Node("source", {"generated": f"by {stage} from params.yaml"})
@@ -66,7 +66,7 @@ def _source(row: dict[str, Any], stage: str, lineage: Lineage) -> Node:
 
 
 def _uses(prompt: str) -> Iterator[Node]:
-    """Yield the rollouts of a prompt, evaluated and trained on."""
+    """Yield the rollouts of a prompt, from evaluations and training."""
     for file in _rollout_files():
         rows = pl.scan_parquet(file).filter(pl.col("prompt_id") == prompt).select("id", "reward").collect()
         if rows.height:

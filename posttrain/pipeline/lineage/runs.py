@@ -1,4 +1,4 @@
-"""The runs that have read a row, by dvc.lock: they, and the runs that use their models, must run again."""
+"""Find the runs that have read a row, from dvc.lock. They and the runs that use their models must run again."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _TABLES = {stage.name for stage in STAGES if stage.makes == "tables"}
 
 
 def model_made(stage: str) -> str | None:
-    """Return the model that a stage makes: `online@grpo` -> online/grpo; None where it makes something else."""
+    """Return the model that a stage makes: `online@grpo` -> online/grpo; None if it makes something else."""
     group, _, name = stage.partition("@")
     return next((entry.output(name) for entry in STAGES if entry.name == group and entry.makes == "model"), None)
 
 
 def affected(lock: Mapping[str, Any], digests: Collection[str], files: Iterable[str]) -> dict[str, str]:
-    """Stage -> the input through which the row reached it: a file that holds it, or the output of another such stage.
+    """Return stage -> the input through which the row reached it: a file with the row, or another such stage's output.
 
-    A table is judged by its content: that another table of the same run holds the row does not count.
+    A table is judged by its content. It does not matter that another table of the same run contains the row.
     """
     held = list(files)
     found = {

@@ -1,4 +1,4 @@
-"""Which rows of a table, and which lines of any other file, hold what is looked for."""
+"""Search for a query in the rows of tables and the lines of other files."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from posttrain.data.parquet import DECODE_ERRORS
 from posttrain.pipeline.lineage.query import UTF_8, Query
 
 MOST: Final = 100
-"""Places that are looked for in a file that is no table."""
+"""The most matches that are listed for a file that is not a table."""
 _PARQUET: Final = b"PAR1"
 _SLICE: Final = 8192
 _NOT_SEARCHED: Final = {".git", "__pycache__", "node_modules"}
 
 
 class NotSearchedError(Exception):
-    """A file that may hold a text which a search of its bytes cannot find."""
+    """The file may contain a text that a search of its bytes cannot find."""
 
 
 def in_files(files: Iterable[Path], query: Query) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Return the rows or lines of each file that holds it, and why other files could not be searched."""
+    """Return the matching rows or lines of each file, and why other files could not be searched."""
     found, failed = dict[str, list[int]](), dict[str, str]()
     for file in files:
         try:
@@ -42,7 +42,7 @@ def in_files(files: Iterable[Path], query: Query) -> tuple[dict[str, list[int]],
 
 
 def in_file(file: Path, query: Query) -> list[int] | None:
-    """Return the rows (of parquet) or lines that hold it, counted from 1; None where the file does not."""
+    """Return the matching rows (of parquet) or lines, counted from 1; None if there are none."""
     if not file.stat().st_size:
         return None
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -50,7 +50,7 @@ def in_file(file: Path, query: Query) -> list[int] | None:
 
 
 def in_bytes(data: bytes | mmap.mmap, query: Query) -> list[int] | None:
-    """Return the same, of the content of a file. Weights hold no text and are passed over."""
+    """Return the same for the content of a file. Weights contain no text and are skipped."""
     header = int.from_bytes(data[:8], "little")
     if data[8:10] == b'{"' and header <= len(data) - 8:  # safetensors: eight bytes of its header's length, and this
         return None
@@ -69,7 +69,7 @@ def in_bytes(data: bytes | mmap.mmap, query: Query) -> list[int] | None:
 
 
 def _lines(data: bytes | mmap.mmap, pattern: re.Pattern[bytes], encoding: str) -> Iterator[int]:
-    """Yield the lines on which matches of a text in this encoding begin, counted from 1."""
+    """Yield the lines, counted from 1, on which matches of a text in this encoding begin."""
     width = len("a".encode(encoding))
     if width > 1 and data.find(b"\0") < 0:  # its line ends have a zero byte
         return
@@ -83,7 +83,7 @@ def _lines(data: bytes | mmap.mmap, pattern: re.Pattern[bytes], encoding: str) -
 
 
 def rows_of(frame: pl.DataFrame, query: Query) -> list[int]:
-    """Return the rows of a table, counted from 0, of which some text holds it."""
+    """Return the rows of a table, counted from 0, with a matching text."""
     frame = frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
     named = [name for name, dtype in frame.schema.items() if "String" in str(dtype)]
     found: list[int] = []
@@ -95,7 +95,7 @@ def rows_of(frame: pl.DataFrame, query: Query) -> list[int]:
 
 
 def table_rows(query: Query, files: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return the rows of these tables that hold it."""
+    """Return the matching rows of these tables."""
     found: list[dict[str, Any]] = []
     for file in files:
         with contextlib.suppress(*DECODE_ERRORS):  # `verify` is for damage
@@ -106,7 +106,7 @@ def table_rows(query: Query, files: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def workspace_files(root: Path, aside: Path) -> Iterator[Path]:
-    """Every file of the workspace but git's, environments', and those of DVC's cache, which is searched by itself."""
+    """Yield every file of the workspace except git's, environments', and DVC's cache, which is searched separately."""
     for here, folders, files in os.walk(root):
         folders[:] = sorted(
             name

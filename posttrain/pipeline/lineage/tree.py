@@ -1,4 +1,4 @@
-"""The answer of `why`: a tree of facts, in words or as JSON."""
+"""The answer of `why`: a tree of facts, as text or JSON."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 NOT_STORED = "not stored"
 LONGEST = 110
-"""Characters of a text that is quoted."""
+"""The most characters of a quoted text."""
 
 
 @dataclass
 class Node:
-    """One thing, what is known about it, and what it was made from."""
+    """An object, its properties, and what it was made from."""
 
     title: str
     facts: dict[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ def plain(node: Node) -> dict[str, Any]:
 
 
 def quoted(text: str) -> str:
-    """Return the beginning of a text, on one line."""
+    """Return the beginning of a text as one line."""
     line = " ".join(text.split())
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 

@@ -1,4 +1,4 @@
-"""Which outputs hold text of the user's own, and to which remotes `dvc push` would send them."""
+"""Find outputs that contain the user's own text, and the remotes to which `dvc push` would send them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LISTED = 6
 
 
 def user_text(settings: Settings) -> list[Path]:
-    """The files and folders that hold it, of those that exist: sources under DVC, tables, completions, the report."""
+    """Return existing files and folders that contain it: sources under DVC, tables, completions, the report."""
     own = {run for group in _GIVEN for run in group_of(settings, group)}
     derived = {name: run for stage in STAGES if stage.derives for name, run in group_of(settings, stage.group).items()}
     for _ in derived:  # a table may be made of one that is made of the user's
@@ -41,7 +41,7 @@ def user_text(settings: Settings) -> list[Path]:
 
 
 def push_notes(settings: Settings) -> Iterator[str]:
-    """Yield a line for each remote of DVC's: what of the user's text a push would send there."""
+    """Yield a line for each DVC remote about the user's text that a push would send there."""
     urls = remotes()
     held = [f"{path} ({format_size(_size(path))})" for path in user_text(settings)] if urls else []
     if held:
@@ -54,7 +54,7 @@ def push_notes(settings: Settings) -> Iterator[str]:
 
 
 def remotes() -> dict[str, str]:
-    """Name -> address of DVC's remotes, the default one first, without passwords; a local one is an absolute path."""
+    """Return name -> address of DVC's remotes, the default first, without passwords. Local paths are absolute."""
     config = _config()
     default = config.get("core", {}).get("remote")
     found = {name: _public(str(remote.get("url", ""))) for name, remote in config.get("remote", {}).items()}
@@ -62,7 +62,7 @@ def remotes() -> dict[str, str]:
 
 
 def cache_folder() -> Path:
-    """Return where DVC's cache is."""
+    """Return the folder of DVC's cache."""
     folder = Path(_config().get("cache", {}).get("dir") or ".dvc/cache")
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 

@@ -1,4 +1,4 @@
-"""`posttrain accept STAGE --reason TEXT`: keep a result although the code changed, with the reason."""
+"""`posttrain accept STAGE --reason TEXT`: keep a result although the code changed, and record the reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from posttrain.settings.params import did_you_mean
 
 
 def accept(targets: Sequence[str], reason: str) -> str:
-    """Have DVC treat the results of these stages as those of the present code; each record keeps the reason."""
+    """Make DVC treat the results of these stages as made by the present code. Each record stores the reason."""
     if not reason.strip():
         raise PipelineError(what="the reason is empty", where="--reason", fix="Say why the results stay the same")
     undo_interrupted_accept(Path())
@@ -43,7 +43,7 @@ def accept(targets: Sequence[str], reason: str) -> str:
 
 
 def _chosen(targets: Iterable[str], known: set[str]) -> list[str]:
-    """Return the stages, by name or by the name of their group."""
+    """Return the stages by name or group."""
     names: dict[str, None] = {}
     for target in targets:
         found = [name for name in sorted(known) if target in (name, name.partition("@")[0])]
@@ -55,7 +55,7 @@ def _chosen(targets: Iterable[str], known: set[str]) -> list[str]:
 
 
 def _check(name: str, reasons: Sequence[Any]) -> None:
-    """Raise if nothing changed, or anything but the code."""
+    """Raise if nothing changed, or if anything besides the code changed."""
     code = str(code_path(name))
     if not reasons:
         raise PipelineError(what="it is up to date", where=name, fix="Leave it out")
@@ -77,7 +77,7 @@ def _check(name: str, reasons: Sequence[Any]) -> None:
 
 
 def _accept(repo: Any, name: str, reason: str) -> None:
-    """Add the accepted changes to the record and commit; if DVC fails, restore the record."""
+    """Add the accepted changes to the record and commit. If DVC fails, restore the record."""
     from dvc.repo import lock_repo
 
     file, code = record_path(name), code_path(name)
@@ -95,7 +95,7 @@ def _accept(repo: Any, name: str, reason: str) -> None:
 
 
 def changes(old: Code, new: Code) -> dict[str, dict[str, list[str | None]]]:
-    """Return what changed between two codes: [before, after] by name."""
+    """Return the changes between two versions of code: name -> [before, after]."""
     found: dict[str, dict[str, list[str | None]]] = {}
     for kind in {**new, **old}:
         before, after = old.get(kind, {}), new.get(kind, {})

@@ -1,4 +1,4 @@
-"""Whether the results that a commit's dvc.lock names belong to the settings, models, code and files of that commit."""
+"""Check whether the results in a commit's dvc.lock belong to the commit's settings, models, code and files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
 
 MOST: Final = 3
-"""The number of files that a line names."""
+"""The most files in a line."""
 
 
 class AtCommit(Reasons):
-    """What is out of date in a commit: its entries against its own settings, its code and its files."""
+    """What is out of date in a commit: its entries compared with its own settings, code and files."""
 
     def __init__(self, commit: str, folder: Path) -> None:
-        """Write the files of the commit that decide this into an empty folder."""
+        """Write the commit's relevant files into an empty folder."""
         self._commit, self._folder = commit, folder
         self._blobs = _blobs(commit)
         self._extract([DVC_YAML, PARAMS_FILE, LOCK, ".dvcignore", FOLDER.as_posix()])
@@ -43,7 +43,7 @@ class AtCommit(Reasons):
         self._cache = cache_folder(Path())
 
     def of_run(self, stage: str) -> list[str]:
-        """Return why a stage, or one that it is made from, does not belong to the commit; a line for each."""
+        """Return why a stage, or one that it is made from, does not belong to the commit, as lines."""
         chain = [name for name in self.pipeline.above(stage) if name != CODE]
         return [f"{name}: {'; '.join(why)}" for name in chain if (why := self.of(name))]
 
@@ -60,14 +60,14 @@ class AtCommit(Reasons):
             yield f"{', '.join(edited[:MOST])}{more} changed after the stage `code` ran"
 
     def _edited(self, name: str) -> list[str]:
-        """Return the files of the commit that differ from those that its code/ names for a stage."""
+        """Return the commit's files that differ from those that its code/ lists for a stage."""
         code = read_code(self._folder / code_path(name))
         named = {} if code is None else code.get("files", {})
         held = {file: blob for file in named if (blob := self._blobs.get(file)) is not None}
         return [file for file, blob in held.items() if _digest(file, blob) != named[file]]
 
     def _source(self, path: str, known: str | None) -> str | None:
-        """Return the digest that the commit has of a dependency; the recorded one where neither git nor DVC has it."""
+        """Return the commit's digest of a dependency; the recorded one if it is in neither git nor DVC."""
         outs = [out for entry in self.lock.values() for out in entry.get("outs", ())]
         held = next((out for out in outs if path.startswith(f"{out['path']}/")), None)
         if held is not None:  # a file in the folder of an output: DVC's list of the folder names it
@@ -97,18 +97,18 @@ class AtCommit(Reasons):
 
 
 _SAFE: Final[dict[str, Any]] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-"""Python 3.11.2 of Debian has no filters; a tree of git holds no path out of itself."""
+"""Options of `extractall`. Debian's Python 3.11.2 has no filters, but a git tree has no path that leads out of it."""
 
 
 def _blobs(commit: str) -> dict[str, str]:
-    """Path -> git's name of its content, of all files of a commit below this folder."""
+    """Return path -> git object name, for all files of a commit below this folder."""
     lines = git("ls-tree", "-r", "-z", commit).split("\0")
     return {path: words.split()[2] for words, _, path in (line.partition("\t") for line in lines if line)}
 
 
 @lru_cache(maxsize=4096)
 def _digest(file: str, blob: str) -> str:
-    """Return the digest of a file of code, by its content in git."""
+    """Return the digest of a code file from its content in git."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, Path(file).name)
         copy.write_bytes(git_or_none("cat-file", "blob", blob) or b"")

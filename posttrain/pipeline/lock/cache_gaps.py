@@ -1,4 +1,7 @@
-"""Objects of recorded outputs that DVC's cache lacks: DVC would run their stages again, although nothing changed."""
+"""Find objects of recorded outputs that DVC's cache lacks.
+
+DVC would run their stages again although nothing changed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ Out = Mapping[str, Any]
 
 
 def gaps(root: Path, pipeline: Pipeline, lock: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Out]]:
-    """Yield stage and output, of each recorded output of which DVC's cache lacks an object."""
+    """Yield stage and output for each recorded output with an object missing in DVC's cache."""
     cache = cache_folder(root)
     for name, stage in pipeline.stages.items():
         for out in lock.get(name, {}).get("outs", ()):
@@ -28,7 +31,7 @@ def gaps(root: Path, pipeline: Pipeline, lock: Mapping[str, Mapping[str, Any]]) 
 
 
 def gap_words(root: Path, pipeline: Pipeline, lock: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Stage -> which of its outputs DVC's cache lacks, as text."""
+    """Return stage -> a text with its outputs that DVC's cache lacks."""
     found: dict[str, list[str]] = {}
     for name, out in gaps(root, pipeline, lock):
         found.setdefault(name, []).append(out["path"])
@@ -36,7 +39,7 @@ def gap_words(root: Path, pipeline: Pipeline, lock: Mapping[str, Mapping[str, An
 
 
 def fill(root: Path) -> list[str]:
-    """Copy intact outputs of the workspace into DVC's cache where it lacks them; a line if it did."""
+    """Copy intact outputs of the workspace into DVC's cache where it lacks them. Return a line if it did."""
     digests, cache, copied = Digests(root), cache_folder(root), dict[str, int]()
     with dvc_lock(root):
         for name, out in gaps(root, Pipeline(root), read_lock(root)):
@@ -48,7 +51,7 @@ def fill(root: Path) -> list[str]:
 
 
 def restore(root: Path, cache: Path, out: Out, digests: Digests) -> Iterator[Path]:
-    """Copy an output of the workspace, which is as recorded, into the cache; yields the objects that it lacked."""
+    """Copy an output that matches the record into the cache. Yield the objects that were missing."""
     place = root / out["path"]
     if place.is_file():
         contents = {out["md5"]: place}

@@ -1,4 +1,4 @@
-"""Checks that runs of params.yaml make the inputs that runs name: DVC alone would use the outputs of removed runs."""
+"""Check that the inputs that runs name are made by runs in params.yaml. DVC alone would use removed runs' outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from posttrain.settings.user_code import CUSTOM
 GRAPH: Final = Path("dvc.yaml")
 GROUP: Final = re.compile(r"\$\{([\w.]+)\}")
 SLOT: Final = re.compile(r"(models|data|rollouts)/\$\{([\w.]+)\}(\.parquet)?")
-"""A dependency of a stage in dvc.yaml that a run names."""
+"""A stage's dependency in dvc.yaml that a run names."""
 UNUSED: Final = "none"
 REMOVE: Final = "Remove it from the folder"
 TYPES: Final = (
@@ -30,11 +30,11 @@ TYPES: Final = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-"""What is no file: to read it may never end."""
+"""Types that are not regular files. Reading them may never end."""
 
 
 def check_input_names(stage: str | None = None) -> None:
-    """Raise if a run, or this one alone, names an input that no run of params.yaml makes, or that is no plain file."""
+    """Raise if a run (or only this one) names an input that no run in params.yaml makes, or not a plain file."""
     settings = read_yaml(PARAMS_FILE)
     for where, path, outside in _folders(settings, stage):
         for what in unreadable(Path(path), outside_workspace=outside):
@@ -61,7 +61,7 @@ def check_input_names(stage: str | None = None) -> None:
 
 
 def _folders(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, bool]]:
-    """The parameter and the path of each folder of the user's own, and whether it may lead out of the workspace."""
+    """Yield the parameter and path of each of the user's own folders, and whether it may lead out of the workspace."""
     for kind, group in (("data_files", "data.files"), ("base_folders", "base.folders")):
         for name, run in group_of(settings, group).items():
             if stage in (None, f"{kind}@{name}") and isinstance(run, Mapping) and isinstance(run.get("path"), str):
@@ -71,7 +71,7 @@ def _folders(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, 
 def refuse_pipes(places: Iterable[Path]) -> None:
     """Raise if one of these files, or a file in one of these folders, is a pipe or a device.
 
-    DVC, which hashes own code, scripts and outputs, would wait for ever.
+    DVC hashes own code, scripts and outputs, and would wait forever.
     """
     for place in places:
         for what in unreadable(place, outside_workspace=True):
@@ -87,7 +87,7 @@ def _scripts(settings: Settings, stage: str | None) -> Iterator[Path]:
 
 
 def unreadable(folder: Path, *, outside_workspace: bool) -> Iterator[str]:
-    """Yield what of a folder cannot be an input: pipes and devices, which never end, and links out of the workspace."""
+    """Yield a folder's pipes and devices, whose reading never ends, and its links that lead out of the workspace."""
     watch_links = not outside_workspace and not is_outside(folder)
     yield from _odd_type(folder)
     for here, folders, files in os.walk(folder):
@@ -105,7 +105,7 @@ def _odd_type(place: Path) -> Iterator[str]:
 
 
 def _named(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, str]]:
-    """Folder, parameter and name of each model and table that a run names, by the dependencies in dvc.yaml."""
+    """Yield folder, parameter and name of each model and table that a run names, from the dependencies in dvc.yaml."""
     stanzas = read_yaml(GRAPH).get("stages") if GRAPH.is_file() else {}
     if not isinstance(stanzas, Mapping) or not all(isinstance(stanza, Mapping) for stanza in stanzas.values()):
         raise PipelineError(

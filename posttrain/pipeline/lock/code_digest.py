@@ -1,4 +1,4 @@
-"""What one Python file holds: its digest without comments and layout, its imports, and what it says of listings."""
+"""Analyse one Python file: a digest without comments and layout, its imports, and its use of listings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEPT: Final = Path(".dvc/tmp/outlines.json")
 SKIPPED: Final = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER})
 BLOCKS: Final = frozenset({tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE})
 MODULE: Final = re.compile(r"posttrain(\.\w+)+")
-"""A text that names a module of the library."""
+"""A text that is the dotted name of a library module."""
 
 Place = tuple[int, int]
 Span = tuple[Place, Place]
@@ -34,28 +34,28 @@ LAST: Final[Span] = ((sys.maxsize, 0), (sys.maxsize, 0))
 
 @dataclass(frozen=True)
 class Outline:
-    """What a file holds: the digest of its code, its imports, and what says which rows of listings are used."""
+    """The analysis of a file: the digest of its code, its imports, and which rows of listings it uses."""
 
     digest: str
     imports: list[str]
-    """Dotted names: what is imported, and modules that a text names."""
+    """Dotted names: imports, and modules named in texts."""
     names: list[str]
-    """What may be rows that it uses by itself: `TASKS["two_step"]`, and weights such as `{"correct": 1.0}`."""
+    """Possible rows that it uses itself: `TASKS["two_step"]`, and weights such as `{"correct": 1.0}`."""
     listings: list[list[str]]
-    """[place, table] of each Listing that it defines, and its group of plugins if it has one."""
+    """[place, table] of each Listing that it defines, and its plugin group if it has one."""
     rows: dict[str, dict[str, list[str]]]
-    """table -> row -> every text of the row: other rows that it may name."""
+    """table -> row -> every text in the row, which may name other rows."""
 
 
 class Outlines:
-    """The outlines of files, remembered between processes until a file's mark changes."""
+    """The outlines of files, cached between processes until a file's mark changes."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Mark, Outline]] = {}
         self._kept, self._new = _kept(), False
 
     def of(self, file: str, package: str) -> Outline:
-        """Return the outline of a file of a package, which relative imports start from."""
+        """Return the outline of a file. Relative imports are resolved from `package`."""
         found = mark(Path(file))
         known = self._known.get(file)
         if known is None or known[0] != found:
@@ -69,11 +69,11 @@ class Outlines:
 
     @property
     def marks(self) -> dict[str, Mark]:
-        """The marks of the files that were asked for, as they were when they were read."""
+        """The marks of the requested files at the time they were read."""
         return {file: found for file, (found, _) in self._known.items()}
 
     def keep(self) -> None:
-        """Remember them for other processes, where the workspace is DVC's."""
+        """Store the outlines for other processes, if this is a DVC workspace."""
         if not self._new or not KEPT.parent.is_dir():
             return
         now = time.time_ns()
@@ -92,12 +92,12 @@ def normalised(file: Path) -> str:
 
 
 def is_blank(digest: str) -> bool:
-    """Return whether it is the digest of a file without code, as most `__init__.py` are."""
+    """Return whether a digest belongs to a file without code, like most `__init__.py`."""
     return digest == _short("")
 
 
 def outlined(file: Path, package: str) -> Outline:
-    """Return the outline of a file, read now; a file that is not Python counts byte by byte."""
+    """Return the outline of a file, read now. A file that is not Python is hashed byte by byte."""
     text = file.read_bytes()
     if file.suffix != ".py":
         return Outline(hashlib.sha256(text).hexdigest()[:16], [], [], [], {})
@@ -121,13 +121,13 @@ def outlined(file: Path, package: str) -> Outline:
 
 
 def import_line(file: Path, package: str, name: str) -> int:
-    """Return the line of a file on which it imports this name."""
+    """Return the line of a file that imports this name."""
     nodes = [node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.Import | ast.ImportFrom)]
     return min(node.lineno for node in nodes if name in _imports(node, package))
 
 
 def _walk(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree that run; the texts of a listing name no module that is imported with it."""
+    """Yield the nodes of a tree that run. Modules named in a listing's texts are not imported with it."""
     stack: list[ast.AST] = [tree]
     while stack:
         node = stack.pop()
@@ -142,7 +142,7 @@ def _walk(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _listing(node: ast.AST) -> list[str] | None:
-    """Return [place, table] where the node is a Listing, with its group of plugins if it has one."""
+    """Return [place, table] if the node is a Listing, with its plugin group if it has one."""
     match node:
         case ast.Call(
             func=ast.Name(id="Listing"),
@@ -176,7 +176,7 @@ def _texts(node: ast.AST) -> list[str]:
 
 
 def _used_rows(node: ast.AST) -> list[str]:
-    """Return the rows that code uses by itself: `TABLE["row"]`, and the keys of weights."""
+    """Return the rows that the code uses itself: `TABLE["row"]`, and the keys of weights."""
     match node:
         case ast.Subscript(value=ast.Name(id=table), slice=ast.Constant(value=str(name))) if table.isupper():
             return [name]
@@ -191,12 +191,12 @@ def _is_number(node: ast.AST) -> bool:
 
 
 def _is_docstring(node: ast.AST) -> bool:
-    """Return whether it is a text that stands alone, which nothing computes with."""
+    """Return whether the node is a bare string, which nothing uses."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _span(node: ast.AST, lines: Sequence[str]) -> Span:
-    """Return where a node begins and ends as tokens count: in characters; nodes count in bytes."""
+    """Return the start and end of a node in characters, as tokens count. Nodes count in bytes."""
     begin, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
     return _place(*begin, lines), _place(*end, lines)
 
@@ -206,7 +206,7 @@ def _place(line: int, column: int, lines: Sequence[str]) -> Place:
 
 
 def _outside(tokens: Sequence[tokenize.TokenInfo], spans: Sequence[Span]) -> Iterator[tokenize.TokenInfo]:
-    """Yield the tokens outside these spans; the end of a line whose last token is left out is left out with it."""
+    """Yield the tokens outside these spans. If the last token of a line is left out, so is the line's end."""
     ordered, after = iter(sorted(spans)), False
     begin, end = next(ordered, LAST)
     for token in tokens:
@@ -231,5 +231,5 @@ def _kept() -> dict[str, Any]:
 
 
 def _version() -> list[Any]:
-    """Return what a cached outline depends on, apart from its file."""
+    """Return what a cached outline depends on besides its file."""
     return [boot(), sys.version, *mark(Path(__file__))]

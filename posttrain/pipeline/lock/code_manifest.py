@@ -1,7 +1,7 @@
 """The code that a run can load: a digest of each file and the versions of packages, in code/STAGE/RUN.json.
 
-The stage `code` writes these files and the other stages depend on them, so that a stage is stale when code changes that
-can run in it, and not by a comment, by a row of a listed folder that it does not use, or by code that only measures.
+The stage `code` writes these files, and the other stages depend on them. So a stage is out of date if code changes that
+it can run. Comments, unused rows of listed folders, and code that only measures do not count.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ UNCOUNTED: Final = (
     "posttrain.pipeline.processes.notes",
     "posttrain.pipeline.processes.schedulers",
 )
-"""Modules that no result depends on: they measure, start processes, find rows, or say what is stale or meant."""
+"""Modules that no result depends on. They measure, start processes, find rows, or explain what is out of date."""
 PACKAGES: Final = {
     "datasets": ("datasets", "pyarrow"),
     "jinja2": ("jinja2",),
@@ -73,18 +73,18 @@ PACKAGES: Final = {
 """Import -> the packages that decide what it computes."""
 
 PRELOADED: Final[set[str]] = set()
-"""Modules that a process has imported before it became a stage, as those of the tests that fork do."""
+"""Modules that a process imported before it became a stage, e.g. in tests that fork."""
 Code = dict[str, dict[str, str]]
-"""`files`: path -> digest; `packages`: name -> version; `settings`: the seed, if the run takes that of all runs."""
+"""`files`: path -> digest. `packages`: name -> version. `settings`: the seed, if the run uses the shared one."""
 
 
 def code_path(stage: str) -> Path:
-    """Return where the code of a run is written down: `online@grpo` -> code/online/grpo.json."""
+    """Return the file that lists a run's code: `online@grpo` -> code/online/grpo.json."""
     return FOLDER / f"{stage.replace('@', '/')}.json"
 
 
 class Library:
-    """The modules of the library and of the user, and which of them each run can load."""
+    """The modules of the library and the user, and which of them each run can load."""
 
     def __init__(self, outlines: Outlines | None = None) -> None:
         self.modules = _modules(CUSTOM, CUSTOM)
@@ -109,7 +109,7 @@ class Library:
         return code if seed is None else {**code, "settings": {SEED: str(seed)}}
 
     def _found(self, kind: str, given_names: Collection[str]) -> tuple[set[str], Code]:
-        """Return the code of a kind of run that uses these names, and the rows among which it has looked for them."""
+        """Return the code of a kind of run that uses these names, and the rows of all listings that it looked at."""
         names, start = set(given_names), [f"{STAGES_PACKAGE}.{kind}", *self._own(given_names)]
         given = {file: self.outlines.of(file, "").digest for file in _own_files(names)}
         while True:  # a row that is used may name others
@@ -127,7 +127,7 @@ class Library:
         return {name for rows in listed for name in rows}, code
 
     def rows(self, place: str, table: str, group: str = "") -> dict[str, tuple[str, list[str]]]:
-        """Return row -> its module and its texts, of a listing; a plugin of another distribution has no module here."""
+        """Return row -> its module and texts, for a listing. A plugin of another distribution has no module here."""
         if (place, table, group) not in self._listings:
             self._listings[place, table, group] = {
                 **{name: self._registered(found) for name, found in registered(group).items()},
@@ -140,14 +140,14 @@ class Library:
         return self._listings[place, table, group]
 
     def _registered(self, plugins: Sequence[Plugin]) -> tuple[str, list[str]]:
-        """Return the module of a plugin of ours, and the texts of its row; neither for others."""
+        """Return the module of one of our plugins and the texts of its row; both empty for other plugins."""
         ours = next((plugin for plugin in plugins if plugin.is_ours and plugin.module in self.modules), None)
         if ours is None:
             return "", []
         return ours.module, self._outline(ours.module).rows.get(ours.variable, {}).get(ours.name, [])
 
     def _plugins(self, listings: Iterable[Sequence[str]], names: Collection[str]) -> dict[str, str]:
-        """Return distribution -> version and digest, of the plugins of other distributions that a run names."""
+        """Return distribution -> version and digest, for plugins of other distributions that a run names."""
         rows = {listing[2]: self.rows(*listing) for listing in listings if listing[2:]}
         used = [
             plugin
@@ -160,7 +160,7 @@ class Library:
         return {plugin.distribution: plugin_version(plugin) for plugin in used}
 
     def _used_rows(self, outline: Outline) -> set[str]:
-        """Return the rows that a module uses by itself, of listings that it defines or imports."""
+        """Return the rows that a module itself uses, from listings that it defines or imports."""
         imported = {module for name in outline.imports for module in _prefixes(name) if module in self.modules}
         listings = [*outline.listings, *(listing for module in imported for listing in self._outline(module).listings)]
         return {name for listing in listings for name in self.rows(*listing).keys() & set(outline.names)}
@@ -171,15 +171,15 @@ class Library:
         return self.outlines.of(str(file), package)
 
     def closure(self, module: str) -> dict[str, str]:
-        """Path -> digest of a module of the library and of all that it imports."""
+        """Return path -> digest, for a module of the library and everything it imports."""
         return self._digests(dict(sorted(self._closure([module], set()).items())))
 
     def _digests(self, found: Mapping[str, Outline]) -> dict[str, str]:
-        """Path -> digest of modules; a file without code changes nothing."""
+        """Return path -> digest of modules. Files without code are left out."""
         return {_shown(self.modules[name]): has.digest for name, has in found.items() if not is_blank(has.digest)}
 
     def check_own(self, stage: str, settings: Mapping[str, Any]) -> None:
-        """Refuse imports by the user's modules that a run names, and by what they import, that `code` cannot give."""
+        """Reject imports that `code` cannot cover, by the user's modules that a run names and their imports."""
         names = set(_names(stage, settings))
         self._closure(self._own(names), names)
 
@@ -189,7 +189,10 @@ class Library:
         return [module for module in own if _is_custom(self.modules.get(module))]
 
     def _closure(self, queue: list[str], names: set[str]) -> dict[str, Outline]:
-        """Return these modules and all that are imported from them, each with its outline; of listings those named."""
+        """Return these modules and everything imported from them, with outlines.
+
+        For listings, only the named rows count.
+        """
         queue, found = list(queue), dict[str, Outline]()
         while queue:
             module = queue.pop()
@@ -207,7 +210,7 @@ class Library:
         return found
 
     def _refuse_outside(self, name: str, importer: str) -> None:
-        """Raise if an import of the user's module leads to a file of the workspace outside `custom`."""
+        """Raise if an import of the user's module leads to a workspace file outside `custom`."""
         file = self.modules[importer]
         package = importer if file.name == "__init__.py" else importer.rpartition(".")[0]
         for module in _prefixes(name):
@@ -221,14 +224,14 @@ class Library:
 
 
 def _shared_seed(stage: str, settings: Mapping[str, Any]) -> int | None:
-    """Return the top-level seed of params.yaml, if the run takes it."""
+    """Return the top-level seed of params.yaml, if the run uses it."""
     kind, _, name = stage.partition("@")
     group = next((entry.group for entry in STAGES if entry.name == kind), "")
     return shared_seed(settings, group, name)
 
 
 def write_code() -> list[Path]:
-    """Write the code of every run of params.yaml and remove that of runs that are gone; the files that changed."""
+    """Write the code of every run in params.yaml and remove the files of other runs. Return the changed files."""
     check_installed()
     library, settings = Library(), read_yaml(PARAMS_FILE)
     found = {code_path(stage): library.code(stage, settings) for stage in run_names(settings)}
@@ -245,7 +248,7 @@ def write_code() -> list[Path]:
 
 
 def is_current() -> bool:
-    """Return whether code/ holds the code and the packages as they are."""
+    """Return whether code/ matches the present code and packages."""
     check_installed()
     library, settings = Library(), read_yaml(PARAMS_FILE)
     stages = list(run_names(settings))
@@ -258,13 +261,13 @@ def is_current() -> bool:
 
 
 def run_names(settings: Mapping[str, Any]) -> Iterator[str]:
-    """DVC's name of every run of params.yaml, and of the report."""
+    """Yield DVC's name of every run in params.yaml and of the report."""
     yield from (f"{stage.name}@{run}" for stage in STAGES for run in group_of(settings, stage.group))
     yield "report"
 
 
 def read_code(path: Path) -> Code | None:
-    """Return what the stage `code` has written there; None where it is missing or damaged."""
+    """Return the code that the stage `code` wrote; None if the file is missing or damaged."""
     try:
         found: Code = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -273,7 +276,7 @@ def read_code(path: Path) -> Code | None:
 
 
 def check_loaded(listed: Collection[str]) -> None:
-    """Raise if this process has loaded a file of the library or the user that is not listed."""
+    """Raise if this process has loaded a library or user file that is not listed."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not file or name in PRELOADED or _uncounted(name):
@@ -299,7 +302,7 @@ def check_loaded(listed: Collection[str]) -> None:
 
 
 def _modules(folder: Path, root: Path) -> dict[str, Path]:
-    """Dotted name -> file, of each Python file in a folder."""
+    """Return dotted name -> file, for each Python file in a folder."""
     found = {}
     for file in folder.rglob("*.py"):
         parts = file.relative_to(root).with_suffix("").parts
@@ -333,19 +336,19 @@ def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def named_files(settings: Any) -> list[str]:
-    """Return the files in `custom` that settings name, also by their folder."""
+    """Return the files in `custom` that settings name, directly or by folder."""
     return _own_files(set(texts_in(settings)))
 
 
 def _own_files(names: Collection[str]) -> list[str]:
-    """Return the files in `custom` that a run's settings name, such as a chat template; of a folder all in it."""
+    """Return the files in `custom` that a run's settings name, such as a chat template; for a folder, all its files."""
     paths = [Path(name) for name in names if name.startswith(f"{CUSTOM}/")]
     files = {file for path in paths for file in (path.rglob("*") if path.is_dir() else [path] * (path.suffix != ".py"))}
     return [str(file) for file in files if file.suffix != ".pyc" and file.is_file() and not is_outside(file, CUSTOM)]
 
 
 def _tasks(run: Any) -> Iterator[str]:
-    """Yield the tasks that a run of `data.tasks` names, those that it mixes among them."""
+    """Yield the task of a run of `data.tasks`, and the tasks that it mixes."""
     if isinstance(run, Mapping):
         if isinstance(run.get("task"), str):
             yield run["task"]
@@ -354,7 +357,7 @@ def _tasks(run: Any) -> Iterator[str]:
 
 
 def _prefixes(name: str) -> list[str]:
-    """Return a dotted name and those of all that it lies in."""
+    """Return a dotted name and the names of all its parents."""
     parts = name.split(".")
     return [".".join(parts[: end + 1]) for end in range(len(parts))]
 
@@ -372,12 +375,12 @@ def _file(module: str) -> Path:
 
 
 def _shown(file: Path) -> str:
-    """Return a path as code/ has it: relative to the folder of the library, or of the user's own."""
+    """Return a path as written in code/: relative to the library's folder or the user's."""
     return (file.relative_to(LIBRARY) if file.is_absolute() else file).as_posix()
 
 
 def _versions(imported: Collection[str]) -> dict[str, str]:
-    """Python's version and those of the packages that these imports use."""
+    """Return the versions of Python and of the packages behind these imports."""
     names = {name for module in imported for name in PACKAGES.get(module, ())}
     return {"python": PYTHON, **{name: _version(name) for name in sorted(names)}}
 

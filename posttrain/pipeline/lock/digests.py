@@ -1,4 +1,4 @@
-"""Digests as DVC names them: a file by the md5 of its bytes, a folder by the md5 of the list of its files."""
+"""Digests in DVC's form: for a file, the md5 of its bytes; for a folder, the md5 of its list of files."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ LOCK: Final = "dvc.lock"
 KEPT: Final = Path(".dvc/tmp/digests.json")
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 SETTLED_NS: Final = 2_000_000_000
-"""A file that is younger may be written again without a change of its times, which have a coarse clock."""
+"""A younger file may be rewritten without a change of its times, because their clock is coarse."""
 TICK_NS: Final = 100_000_000
-"""The same for a time that is finer than a millisecond."""
+"""The same for times that are finer than a millisecond."""
 
 WAIT_SAID_S: Final = 1.0
-"""How long a command waits for DVC's lock before it says so."""
+"""Seconds that a command waits for DVC's lock before it says so."""
 WRITES: Final = 50
-"""How often to wait for a tick until dvc.lock is written."""
+"""How many ticks to wait until dvc.lock is written."""
 
 Mark = tuple[int, int, int, int]
-"""Inode, size, and the times of the last write and of the last change of anything."""
+"""Inode, size, and the times of the last write and of the last change."""
 
 
 class Digests:
-    """The digests of a workspace's files, remembered between processes until a file's mark or the boot changes."""
+    """The digests of a workspace's files, cached between processes until a file's mark or the boot changes."""
 
     def __init__(self, root: Path = Path()) -> None:
         self._root = root
 
     def marks(self, path: str) -> dict[str, Mark]:
-        """Return the marks of a file, or of every file in a folder by its path there; none of what is missing."""
+        """Return the marks of a file, or of every file in a folder by relative path; empty if missing."""
         place = self._root / path
         if not place.is_dir():
             return {"": mark(place)} if place.is_file() else {}
         return {name: mark(place / name) for name in self._files(place)}
 
     def of(self, path: str) -> str | None:
-        """Return the digest of a file or folder, None if it is missing."""
+        """Return the digest of a file or folder; None if it is missing."""
         place, marks = self._root / path, self.marks(path)
         if "" in marks:
             return self._file(path, marks[""])
@@ -57,12 +57,12 @@ class Digests:
         return hashlib.md5(folder_bytes(self.listed(path)), usedforsecurity=False).hexdigest() + ".dir"
 
     def listed(self, path: str) -> list[dict[str, str]]:
-        """Return the files of a folder as DVC lists them."""
+        """Return the files of a folder in DVC's list format."""
         marks = self.marks(path)
         return [{"md5": self._file(f"{path}/{name}", marks[name]), "relpath": name} for name in sorted(marks)]
 
     def adopt(self, path: str, digest: str, manifest: Path, until: int) -> None:
-        """Take the digests that DVC has recorded of an output; not of files that changed after this time."""
+        """Take over the digests that DVC has recorded for an output, except for files that changed after `until`."""
         parts = {"": digest}
         if digest.endswith(".dir"):  # DVC's list of the folder's files
             whole = manifest.is_file() and f"{file_digest(manifest)}.dir" == digest
@@ -72,7 +72,7 @@ class Digests:
                 self._known[f"{path}/{name}" if name else path] = [*found, parts[name]]
 
     def keep(self) -> None:
-        """Remember them for other processes, where the workspace is DVC's."""
+        """Store the digests for other processes, if this is a DVC workspace."""
         if (self._root / KEPT).parent.is_dir():
             now = time.time_ns()
             old = {path: known for path, known in self._known.items() if _settled(max(known[2:4]), now)}
@@ -95,7 +95,7 @@ class Digests:
         return str(known[4])
 
     def _files(self, folder: Path) -> Iterator[str]:
-        """Yield the files of a folder that DVC counts: not those that .dvcignore names."""
+        """Yield the files of a folder, without those that .dvcignore excludes."""
         start = os.path.abspath(folder)
         for here, folders, files in os.walk(start):
             folders[:] = [name for name in folders if not any(ignored(here, name, True) for ignored in self._ignored)]
@@ -105,7 +105,7 @@ class Digests:
 
     @cached_property
     def _ignored(self) -> list[Callable[[str, str, bool], bool]]:
-        """DVC's own patterns; it refuses a .dvcignore within a folder that it tracks, so the root has the only one."""
+        """DVC's ignore patterns. DVC rejects a .dvcignore in a tracked folder, so only the root has one."""
         from dvc.fs import localfs
         from dvc.ignore import DvcIgnore, DvcIgnorePatterns
 
@@ -118,7 +118,7 @@ class Digests:
 
 
 def _settled(changed: int, now: int) -> bool:
-    """Whether a file that is written again now gets another time: its clock may tick in seconds or in milliseconds."""
+    """Return whether rewriting a file now would change its time. Clocks may tick in seconds or milliseconds."""
     return now - changed > (TICK_NS if changed % 1_000_000 else SETTLED_NS)
 
 
@@ -127,18 +127,18 @@ def _sum(files: dict[str, list[Any]]) -> str:
 
 
 def mark(file: Path) -> Mark:
-    """Return what changes when a file is written or replaced."""
+    """Return a value that changes when a file is written or replaced."""
     found = file.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def folder_bytes(listed: list[dict[str, str]]) -> bytes:
-    """Return what DVC's cache holds for a folder."""
+    """Return the bytes that DVC's cache stores for a folder."""
     return json.dumps(listed, sort_keys=True).encode()
 
 
 def listed(file: Path) -> list[dict[str, str]]:
-    """Return the files that the cache's object of a folder lists; none where it is missing or damaged."""
+    """Return the files listed in the cache's object of a folder; empty if it is missing or damaged."""
     try:
         entries = json.loads(file.read_bytes())
         return [{"md5": str(entry["md5"]), "relpath": str(entry["relpath"])} for entry in entries]
@@ -147,7 +147,7 @@ def listed(file: Path) -> list[dict[str, str]]:
 
 
 def boot() -> str:
-    """Return what tells one start of this machine from the next."""
+    """Return a value that identifies this boot of the machine."""
     if BOOT_ID.is_file():
         return BOOT_ID.read_text(encoding="ascii").strip()
     import psutil
@@ -156,19 +156,19 @@ def boot() -> str:
 
 
 def recorded(folder: Path = Path()) -> dict[str, dict[str, Any]]:
-    """Return the stages that the folder's dvc.lock has recorded, read while no DVC writes it."""
+    """Return the stages in a folder's dvc.lock, read while no DVC process writes it."""
     with dvc_lock(folder):
         return read_lock(folder)
 
 
 def read_lock(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the same where the lock is held already."""
+    """Return the same if the lock is already held."""
     file = folder / LOCK
     return _stages(file, mark(file)) if file.is_file() else {}
 
 
 def read_settled(folder: Path = Path()) -> dict[str, dict[str, Any]]:
-    """Return the same without the lock, while DVC may write the file in place: once it has not changed for a moment."""
+    """Return the same without the lock. DVC may be writing the file in place, so wait until it is stable."""
     file = folder / LOCK
     for _ in range(WRITES):
         if not file.is_file() or time.time_ns() - file.stat().st_mtime_ns > TICK_NS:
@@ -179,7 +179,7 @@ def read_settled(folder: Path = Path()) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def dvc_lock(root: Path) -> Iterator[None]:
-    """Keep every DVC from writing its own files in this project, which it does in place."""
+    """Keep every DVC process from writing its own files in this project. DVC writes them in place."""
     from dvc.lock import make_lock
 
     folder = root / KEPT.parent
@@ -201,7 +201,7 @@ def dvc_lock(root: Path) -> Iterator[None]:
 
 
 def _say_waiting(lock: Path) -> None:
-    """Name the process that has the lock; DVC writes its number into the file."""
+    """Print which process has the lock. DVC writes its process id into the file."""
     holder = lock.read_text(encoding="utf-8", errors="replace").strip() if lock.is_file() else ""
     by = f" that process {holder} holds" if holder.isdecimal() else ""
     print(f"waiting for DVC's lock{by}; Ctrl-C ends the wait ({lock})", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""DVC's index in SQLite: damage is an error that names the fix, and `posttrain repair` removes what is damaged.
+"""DVC's SQLite index: damage becomes an error with a fix, and `posttrain repair` removes damaged databases.
 
-It holds digests of files that DVC has read before, links that it has made, and what commits and remotes have. DVC makes
-all of it again.
+It stores digests of files that DVC has read, links that it has made, and the contents of commits and remotes. DVC
+recreates all of it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 from posttrain.errors import PipelineError, shortened
 
 DATABASES = "repo/*/**/*.db"
-"""Below DVC's site cache: `index/data/db.db`, and a `cache.db` of diskcache in `hashes`, `links` and `index`."""
+"""In DVC's site cache: `index/data/db.db`, and a diskcache `cache.db` in each of `hashes`, `links` and `index`."""
 FIX = "Run `posttrain repair`: it removes an index that is damaged, and DVC makes it again"
 
 
 @contextmanager
 def readable_index() -> Iterator[None]:
-    """Turn what SQLite and diskcache say of a damaged index into an error with its fix."""
+    """Turn errors of SQLite and diskcache about a damaged index into an error with a fix."""
     from dvc.exceptions import DvcException
     from dvc_data.hashfile.cache import DiskError
 
@@ -44,7 +44,7 @@ def readable_index() -> Iterator[None]:
 
 
 def remove_damaged(root: Path) -> list[str]:
-    """Remove the databases that SQLite cannot read, with what belongs to them; a line for each. Hold DVC's lock."""
+    """Remove unreadable databases and their side files. Return a line for each. The caller holds DVC's lock."""
     from dvc.config import Config
     from dvc.dirs import site_cache_dir
 

@@ -1,4 +1,4 @@
-"""Writes files to the disk (fsync), so that a power cut does not lose them."""
+"""Write files to the disk (fsync), so that a power cut does not lose them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from posttrain.files import atomic_path, fsync, sync
 from posttrain.pipeline.lock.digests import LOCK, SETTLED_NS, boot, listed, recorded
 
 SYNCED: Final = Path(".dvc/tmp/synced")
-"""The boot id; its time is when the last sync began."""
+"""The file with the boot id. Its modification time is the start of the last sync."""
 
 
 def sync_cache(root: Path = Path()) -> None:
-    """Write dvc.lock, and the cached outputs in it that are new since the last time, to the disk: DVC does not."""
+    """Write dvc.lock and its newly cached outputs to the disk, because DVC does not."""
     cache, stamp = cache_folder(root), root / SYNCED
     if not (root / ".dvc").is_dir():
         return
@@ -35,7 +35,7 @@ def sync_cache(root: Path = Path()) -> None:
 
 
 def _synced(stamp: Path, fresh: Path) -> int:
-    """Return when the last sync of this boot began; 0 before the first, or if the clock was set back since."""
+    """Return the start of this boot's last sync; 0 before the first, or if the clock was set back since."""
     if not stamp.is_file() or stamp.read_text(encoding="utf-8") != boot():
         return 0
     began, now = (file.stat().st_mtime_ns for file in (stamp, fresh))
@@ -59,7 +59,7 @@ def object_path(cache: Path, digest: str) -> Path:
 
 
 def cached(cache: Path, out: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the paths of an output's objects in the cache: its own, and those of a folder's files."""
+    """Yield the paths of an output's objects in the cache: its own, and a folder's files."""
     if digest := out.get("md5"):
         yield object_path(cache, digest)
         if digest.endswith(".dir"):

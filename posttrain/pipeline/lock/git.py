@@ -1,4 +1,4 @@
-"""What git says of this workspace."""
+"""Git commands in this workspace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from posttrain.errors import PipelineError, shortened
 
 
 def git(*words: str, env: Mapping[str, str] | None = None) -> str:
-    """Return the output of a git command, with more variables; raise where it fails."""
+    """Return the output of a git command with extra variables. Raise if it fails."""
     done = _run(words, Path(), env)
     if done.returncode:
         reason = shortened(done.stderr.decode(errors="replace"), 300)
@@ -28,7 +28,7 @@ def _fix(command: str) -> str:
 
 
 def git_or_none(*words: str, root: Path = Path()) -> bytes | None:
-    """Return the output of a git command; None where it fails, as without a repository."""
+    """Return the output of a git command; None if it fails, e.g. without a repository."""
     done = _run(words, root)
     return None if done.returncode else done.stdout
 

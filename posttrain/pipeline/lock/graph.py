@@ -1,4 +1,4 @@
-"""The stages of dvc.yaml with the values of params.yaml put in, read without DVC and its locks."""
+"""The stages of dvc.yaml with values from params.yaml, read without DVC and its locks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VALUE: Final = re.compile(r"(?<!\\)\$\{([^}]+)\}")
 
 @dataclass(frozen=True)
 class Declared:
-    """A stage of dvc.yaml, one for each item of a `foreach`."""
+    """A stage of dvc.yaml; for a `foreach`, one of its items."""
 
     name: str
     cmd: str
@@ -34,14 +34,14 @@ class Declared:
     frozen: bool = False
     always: bool = False
     unknown: tuple[str, ...] = field(default=())
-    """The values that dvc.yaml names and params.yaml lacks."""
+    """The values that dvc.yaml uses and params.yaml lacks."""
     uncached: tuple[str, ...] = field(default=())
-    """The outputs that DVC does not keep in its cache: git has them."""
+    """The outputs that DVC does not cache, because git tracks them."""
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Pipeline:
-    """The stages and what each needs."""
+    """The stages and their dependencies."""
 
     def __init__(self, root: Path = Path()) -> None:
         self.root, text = root, read_yaml(root / DVC_YAML)
@@ -59,7 +59,7 @@ class Pipeline:
             raise PipelineError(what=what, where=DVC_YAML, fix=fix) from error
 
     def _with_vars(self, values: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values with those that dvc.yaml, or a stage of it, declares: mappings, FILE or FILE:KEY,KEY."""
+        """Return the values plus those that dvc.yaml or a stage declares: mappings, FILE or FILE:KEY,KEY."""
         found = dict(values)
         for source in spec.get("vars") or ():
             if not isinstance(source, Mapping):
@@ -70,7 +70,7 @@ class Pipeline:
         return found
 
     def declared(self, name: str) -> Declared:
-        """Return a stage; refuse one that is not there, or that lacks a value."""
+        """Return a stage. Raise if it does not exist or lacks a value."""
         if (found := self.stages.get(name)) is None:
             raise PipelineError(
                 what=f"no stage {name}", where=str(self.root / DVC_YAML), fix="`dvc stage list` has all"
@@ -87,7 +87,7 @@ class Pipeline:
 
     @cached_property
     def _held(self) -> dict[str, set[str]]:
-        """Output, or a folder that holds outputs -> the stages that make them."""
+        """Output, or folder with outputs -> the stages that make them."""
         found: dict[str, set[str]] = {}
         for out, name in self.makers.items():
             for folder in (out, *_parents(out)):
@@ -104,12 +104,12 @@ class Pipeline:
         return found
 
     def behind(self, dep: str) -> Iterator[str]:
-        """Yield the stages of which a dependency is an output, a part of an output, or a folder that holds outputs."""
+        """Yield the stages whose outputs are a dependency, contain it, or lie in it."""
         yield from self._held.get(dep, ())
         yield from (self.makers[folder] for folder in _parents(dep) if folder in self.makers)
 
     def above(self, name: str) -> list[str]:
-        """Return the stages that a stage needs, upstream first, and the stage itself last."""
+        """Return the stages that a stage needs, upstream first, with the stage itself last."""
         seen: dict[str, None] = {}
 
         def walk(stage: str) -> None:
@@ -122,7 +122,7 @@ class Pipeline:
         return list(seen)
 
     def order(self) -> list[str]:
-        """Return every stage after those that it needs, by name among those that are ready."""
+        """Return all stages in dependency order; ready stages are ordered by name."""
         sorter = TopologicalSorter(self.upstream)
         try:
             sorter.prepare()
@@ -139,7 +139,7 @@ class Pipeline:
 
 
 def value_at(settings: Any, key: str) -> Any:
-    """Return the value of a dotted key; None where there is none."""
+    """Return the value at a dotted key; None if there is none."""
     for part in key.split("."):
         if isinstance(settings, list) and part.isdigit():
             settings = dict(enumerate(settings)).get(int(part))
@@ -151,7 +151,7 @@ def value_at(settings: Any, key: str) -> Any:
 def changed(
     old: Any, new: Any, missing: Any = None, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yield each place where nested settings differ, by the keys that lead there, and both values."""
+    """Yield the key path and both values of each place where nested settings differ."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in {**old, **new}:
             yield from changed(old.get(key, missing), new.get(key, missing), missing, (*path, str(key)))
@@ -166,7 +166,7 @@ def _parents(path: str) -> list[str]:
 def _expanded(
     spec: Mapping[str, Any], values: Mapping[str, Any]
 ) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield the end of the name, the stanza and the values of the stage, or of each item of `foreach` or `matrix`."""
+    """Yield the name suffix, stanza and values of the stage, or of each item of `foreach` or `matrix`."""
     if "foreach" in spec:
         items, stanza = _filled(spec["foreach"], values, []), spec["do"]
         if not isinstance(items, Mapping):
@@ -219,14 +219,14 @@ def _is_uncached(entry: Any) -> bool:
 
 
 def _paths(entries: Sequence[Any] | None, values: Mapping[str, Any], unknown: list[str]) -> Iterator[str]:
-    """Yield the paths of a list of dvc.yaml, where each stands alone or with its options."""
+    """Yield the paths in a list of dvc.yaml, where an entry may have options."""
     for entry in entries or ():
         text = str(_filled(next(iter(entry)) if isinstance(entry, Mapping) else entry, values, unknown))
         yield str(PurePosixPath(text))
 
 
 def _filled(text: Any, values: Mapping[str, Any], unknown: list[str]) -> Any:
-    """Return a text of dvc.yaml with its `${...}` replaced; one that is nothing else stands for the value itself."""
+    """Return a dvc.yaml text with `${...}` replaced. A text that is only one such part gives the value itself."""
     if isinstance(text, Mapping):
         return {key: _filled(value, values, unknown) for key, value in text.items()}
     if isinstance(text, list):

@@ -1,7 +1,7 @@
-"""The inputs of a stage: recorded when it starts, compared with dvc.lock, and compared again until it has written all.
+"""The inputs of a stage. They are recorded at the start and compared with dvc.lock, and again until all is written.
 
-DVC reads the dependencies again after the command has ended and records what it finds then. So a stage whose inputs
-changed meanwhile has to fail: otherwise dvc.lock would name inputs that the outputs do not come from.
+DVC reads the dependencies again after the command has ended and records that state. So a stage whose inputs changed
+meanwhile must fail. Otherwise dvc.lock would list inputs that the outputs were not made from.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from posttrain.pipeline.workspace import PARAMS_FILE, VERIFY
 from posttrain.settings.user_code import CUSTOM
 
 SAVING_S: Final = 0.5
-"""How long an editor may take between emptying a file and writing it."""
+"""Seconds that an editor may take between emptying a file and writing it."""
 MOST: Final = 4
-"""The number of changes that a line names."""
+"""The most changes in a line."""
 RESUME: Final = "Restore it and run again to resume from the last checkpoint, or run again as it is to use the new one"
 
 _CODE: dict[str, Mark] = {}
@@ -39,7 +39,7 @@ _FIXED: list[Inputs] = []
 
 
 class Inputs:
-    """The declared inputs of a stage as they were when it started."""
+    """The declared inputs of a stage at its start."""
 
     def __init__(self, stage: str, declared: Declared) -> None:
         self.stage, self.declared, self._digests = stage, declared, Digests()
@@ -56,7 +56,7 @@ class Inputs:
         self.code = _Running(declared) if str(code_path(declared.name)) in declared.deps else None
 
     def confirm(self) -> None:
-        """Raise if an input has changed; only files that were written since are read again."""
+        """Raise if an input has changed. Only files that were written since are read again."""
         for path, marks in self._marks.items():
             found = self._digests.marks(path)
             if found != marks and self._digests.of(path) != self.digests[path]:
@@ -69,7 +69,7 @@ class Inputs:
             self.code.confirm()
 
     def check_recorded(self, pipeline: Pipeline) -> None:
-        """Raise if a table, a model or a figure is not the one that dvc.lock records of the stage that writes it."""
+        """Raise if a table, model or metrics file differs from dvc.lock's record of the stage that writes it."""
         for name, entry in recorded(pipeline.root).items():
             # The entry of a run that was removed or renamed; and code/ is compared by what it says.
             if name not in pipeline.stages or name == CODE:
@@ -96,17 +96,17 @@ class Inputs:
 
 
 def _plugin_marks(library: Library) -> dict[str, Mark]:
-    """Return the marks of the files of plugins that a run uses."""
+    """Return the marks of the plugin files that a run uses."""
     return {file: mark(Path(file)) for file in library.plugin_files}
 
 
 def _seed() -> dict[str, Any]:
-    """Return the top-level seed of params.yaml as it is now, under its name."""
+    """Return the present top-level seed of params.yaml under its name."""
     return {name: value for name, value in read_yaml(PARAMS_FILE).items() if name == SEED}
 
 
 class _Running:
-    """The code of a stage as it was when the stage started."""
+    """The code of a stage at its start."""
 
     def __init__(self, declared: Declared) -> None:
         self._stage, self._settings = declared.name, read_yaml(PARAMS_FILE)
@@ -162,7 +162,7 @@ class _Running:
 
 
 class _AfterReading:
-    """Compares the inputs after each loading phase, so that an input that is edited and then restored is noticed."""
+    """Compares the inputs after each loading phase, to notice an input that is edited and then restored."""
 
     def entered(self, name: str) -> None: ...
 
@@ -178,7 +178,7 @@ def watch_code() -> None:
 
 
 def fix(stage: str) -> None:
-    """Record the inputs of a stage that starts now, under DVC's name for it if DVC started it."""
+    """Record the inputs of a stage that starts now, by DVC's stage name if DVC started it."""
     check_installed()
     address = os.environ.get("DVC_STAGE", "")
     file, _, name = (address or stage).rpartition(":")  # recipes/a/dvc.yaml:sft, or sft of the dvc.yaml of this folder
@@ -204,20 +204,20 @@ def fix(stage: str) -> None:
 
 
 def check_imports() -> None:
-    """Raise if the stage has imported a file that is not in its code/ file."""
+    """Raise if the stage has imported a file that its code/ file does not list."""
     for inputs in _FIXED:
         if inputs.code:
             inputs.code.check_loaded()
 
 
 def confirm() -> None:
-    """Raise if an input of the stage that runs has changed since it started."""
+    """Raise if an input of the running stage has changed since its start."""
     for inputs in _FIXED:
         inputs.confirm()
 
 
 def used() -> dict[str, Any]:
-    """Return what the stage has used and written, in dvc.lock's form: inputs, parameters and outputs; and the code."""
+    """Return what the stage has used and written in dvc.lock's form: inputs, parameters, outputs and code."""
     if not _FIXED:
         return {}
     inputs, digests = _FIXED[0], Digests()
@@ -250,7 +250,7 @@ def _values(file: str, keys: Collection[str]) -> dict[str, Any]:
 
 
 def _check_code(marks: Mapping[str, Mapping[str, Mark]]) -> None:
-    """Raise if a file of the library has changed since it was imported."""
+    """Raise if a library file has changed since it was imported."""
     for path, files in marks.items():
         for name, found in files.items():
             place = Path(path, name)
@@ -259,7 +259,7 @@ def _check_code(marks: Mapping[str, Mapping[str, Mark]]) -> None:
 
 
 def _related(path: str, other: str) -> bool:
-    """Return whether one of two paths is the other or lies in it."""
+    """Return whether two paths are equal or one contains the other."""
     first, second = Path(path), Path(other)
     return first.is_relative_to(second) or second.is_relative_to(first)
 

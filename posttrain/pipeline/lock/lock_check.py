@@ -1,6 +1,6 @@
-"""Compares the inputs that DVC recorded for a run with those that the run has used.
+"""Compare the inputs that DVC recorded for a run with the inputs that it used.
 
-An input can be edited after a stage has ended and before DVC reads its digest. So a run leaves a note; a later stage, a
+An input can be edited after a stage has ended and before DVC reads its digest. So a run leaves a note. A later stage, a
 flow, `posttrain repair sync` or `repair` then compares, and writes DVC's cache to the disk (fsync).
 """
 
@@ -22,7 +22,7 @@ NOTES: Final = Path(".dvc/tmp/ended")
 
 
 def note_finished(record: Path) -> None:
-    """Leave a note that DVC is about to record the run that wrote this record."""
+    """Leave a note that DVC will record the run that wrote this record."""
     stage = os.environ.get("DVC_STAGE")
     if stage and NOTES.parent.is_dir():
         note = {"stage": stage, "path": record.as_posix(), "record": file_digest(record)}
@@ -30,14 +30,14 @@ def note_finished(record: Path) -> None:
 
 
 def check_and_sync(root: Path, stage: str = "") -> None:
-    """Write DVC's cache to the disk; raise if dvc.lock names inputs that the stage (or any stage) has not used."""
+    """Write DVC's cache to the disk. Raise if dvc.lock lists inputs that the stage (or any stage) did not use."""
     if lines := forget_mismatched(root, stage):
         raise PipelineError(what="\n".join(lines), where="dvc.lock", fix="Run it again")
     sync_cache(root)
 
 
 def forget_mismatched(root: Path, stage: str = "") -> list[str]:
-    """Remove the results of runs for which DVC recorded inputs that the run has not used; a line for each."""
+    """Remove results of runs for which DVC recorded inputs that they did not use. Return a line for each."""
     lines, digests, cache = [], Digests(root), cache_folder(root)
     notes = sorted((root / NOTES).glob("*.json"))
     for file in notes:
@@ -65,7 +65,7 @@ def forget_mismatched(root: Path, stage: str = "") -> list[str]:
 
 
 def _adopt(root: Path, entry: Mapping[str, Any], digests: Digests) -> None:
-    """Remember the digests of a run's outputs as DVC has just computed them, so that nobody reads gigabytes again."""
+    """Store the digests of a run's outputs that DVC has just computed, so that gigabytes are not read again."""
     until = (root / LOCK).stat().st_mtime_ns
     for out in entry.get("outs", []):
         if digest := out.get("md5"):
@@ -73,9 +73,9 @@ def _adopt(root: Path, entry: Mapping[str, Any], digests: Digests) -> None:
 
 
 def undo_interrupted_accept(root: Path) -> list[str]:
-    """Restore the records that a killed `accept` changed before DVC recorded them; a line for each.
+    """Restore records that a killed `accept` changed before DVC recorded them. Return a line for each.
 
-    An edit in place changes DVC's cached copy too, where it is a hard link: that is damage, and `verify` handles it.
+    If DVC's cached copy is a hard link, an edit in place changes it too. That is damage, which `verify` handles.
     """
     lines, cache, digests = [], cache_folder(root), Digests(root)
     with dvc_lock(root):  # an `accept` that is at work holds it
@@ -94,6 +94,6 @@ def undo_interrupted_accept(root: Path) -> list[str]:
 
 
 def _before_accept(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record without what `accept` changes: its list, and the digest of the code."""
+    """Return a record without the changes of `accept`: its list, and the digest of the code."""
     inputs = {path: digest for path, digest in record.get("inputs", {}).items() if not path.startswith("code/")}
     return {**{key: value for key, value in record.items() if key != "accepted"}, "inputs": inputs}

@@ -1,4 +1,4 @@
-"""The entries of dvc.lock, one per stage: reads and writes them, and settles a merge conflict between two branches."""
+"""The entries of dvc.lock, one per stage: read them, write them, and resolve merge conflicts."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def read_entries() -> Entries:
 
 
 def write_entries(entries: Mapping[str, Any], root: Path = Path()) -> None:
-    """Put the entries, read under the same `dvc_lock`, into dvc.lock, as DVC writes it."""
+    """Write the entries to dvc.lock in DVC's format. They were read under the same `dvc_lock`."""
     from dvc.utils.serialize import dumps_yaml
 
     write_text(root / LOCK, dumps_yaml({"schema": "2.0", "stages": dict(entries)}))
 
 
 def merge_entries() -> str:
-    """Settle a merge conflict in dvc.lock, stage by stage: each entry is that of the branch that changed it."""
+    """Resolve a merge conflict in dvc.lock stage by stage: each entry comes from the branch that changed it."""
     with dvc_lock(Path()):
         return _merge_entries()
 
@@ -63,6 +63,6 @@ def _merge_entries() -> str:
 
 
 def _side(number: int) -> Entries | None:
-    """Return the entries of git's index: 1 for the common ancestor, 2 for this branch, 3 for the other one."""
+    """Return the entries in git's index: 1 for the common ancestor, 2 for this branch, 3 for the other."""
     text = git_or_none("show", f":{number}:./{LOCK}")
     return None if text is None else lock_entries(text)

@@ -1,4 +1,4 @@
-"""Reads the text of a dvc.lock, or of a file of `dvc add`, and rejects one that DVC cannot have written."""
+"""Parse the text of a dvc.lock or a `dvc add` file, and reject one that DVC cannot have written."""
 
 from __future__ import annotations
 

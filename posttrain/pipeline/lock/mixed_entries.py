@@ -1,4 +1,4 @@
-"""Removes entries of dvc.lock that name what no run has done, so that DVC runs their stages again."""
+"""Remove entries of dvc.lock that do not match any run, so that DVC runs their stages again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posttrain.pipeline.lock.run_records import RunRecords
 
 
 def remove_contradicted(root: Path) -> list[str]:
-    """Remove the entries that contradict the record of their run, here and in DVC's run cache; a line for each."""
+    """Remove entries that contradict their run's record, here and in DVC's run cache. Return a line for each."""
     records = RunRecords(root)
     with dvc_lock(root):
         entries = read_lock(root)
@@ -25,7 +25,7 @@ def remove_contradicted(root: Path) -> list[str]:
 
 
 def _remove_runs(root: Path, records: RunRecords) -> None:
-    """Remove such entries of the run cache, which `dvc commit` fills too: DVC would restore their outputs."""
+    """Remove such entries from the run cache. `dvc commit` fills it too, and DVC would restore their outputs."""
     from dvc.utils.serialize import load_yaml
 
     for file in sorted((cache_folder(root).parent.parent / "runs").glob("??/*/*")):

@@ -1,4 +1,4 @@
-"""Entries of dvc.lock, outputs and checkpoints of runs that params.yaml no longer has."""
+"""Find entries of dvc.lock, outputs and checkpoints of runs that are no longer in params.yaml."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from posttrain.pipeline.params.stage_table import STAGES, Settings, Stage, group
 from posttrain.pipeline.workspace import checkpoint_path, metrics_path, model_path, plot_path, rollouts_path
 
 Leftovers = dict[str, list[str]]
-"""Stage of a removed run -> its outputs and checkpoints that still exist and belong to no other run."""
+"""Stage of a removed run -> its existing outputs and checkpoints that belong to no other run."""
 _NOTHING = "nothing is left of removed runs: every entry of dvc.lock belongs to a run of params.yaml"
 
 
 def leftovers(settings: Settings) -> Leftovers:
-    """Return the leftovers of runs that params.yaml does not have."""
+    """Return the leftovers of runs that are not in params.yaml."""
     groups = {stage.name for stage in STAGES}
     current = {f"{stage.name}@{run}": stage for stage in STAGES for run in group_of(settings, stage.group)}
     in_use = {path for name, stage in current.items() for path in _outputs(stage, name.partition("@")[2])}
@@ -43,7 +43,7 @@ def describe_leftovers() -> str:
 
 
 def remove_leftovers() -> str:
-    """Remove the leftovers; DVC's cache keeps outputs until `dvc gc`, so that a run that comes back is restored."""
+    """Remove the leftovers. DVC's cache keeps outputs until `dvc gc`, so a run that is added again is restored."""
     with dvc_lock(Path()):  # a DVC that runs would otherwise lose the entry that it writes meanwhile
         return _remove_leftovers()
 
@@ -71,7 +71,7 @@ def _lines(leftovers: Leftovers, prefix: str) -> list[str]:
 
 
 def _checkpoints(settings: Settings) -> Iterator[tuple[str, Path]]:
-    """Stage and folder of the checkpoints of each model that no run makes."""
+    """Yield stage and folder of the checkpoints of each model that no run makes."""
     models = model_runs(settings)
     # several stages make models under base/: the first of them is the one that trains
     stages = {stage.output(""): stage.name for stage in reversed(STAGES) if stage.makes == "model"}

@@ -1,4 +1,4 @@
-"""The installed package and the one that a project has pinned: version and digest in posttrain.lock."""
+"""Compare the installed package with the one that a project pins: version and digest in posttrain.lock."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from posttrain.isolation.library import LIBRARY
 from posttrain.pipeline.by_name import PACKAGE
 
 PINNED: Final = Path("posttrain.lock")
-"""Only a project has it: a checkout runs its own code, which DVC sees."""
+"""The file that only projects have. A checkout runs its own code, which DVC tracks."""
 COMPILED: Final = "__pycache__"
 
 
 def installed() -> dict[str, str]:
-    """Return the version of the package that runs, and the digest of its files."""
+    """Return the version of the running package and the digest of its files."""
     digest = hashlib.sha256()
     for folder in sorted(PACKAGE):
         for file in sorted(folder.rglob("*")):
@@ -47,7 +47,7 @@ def describe_package(package: dict[str, Any]) -> str:
 
 
 def check_installed() -> None:
-    """Raise if this folder is a project that has pinned another package than the installed one."""
+    """Raise if this folder is a project that pins another package than the installed one."""
     wanted = pinned()
     if wanted is None:
         return

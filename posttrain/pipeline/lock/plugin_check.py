@@ -1,4 +1,4 @@
-"""Compares installed plugins with those that code/ and records/ name, and lists what plugins register."""
+"""Compare installed plugins with those listed in code/ and records/, and list what plugins register."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ AGAIN: Final = "Run `dvc repro -s -f code`, then `dvc repro`"
 
 
 def check_plugins(*stages: str) -> None:
-    """Raise if a plugin that code/ names is not installed, or is another one; without stages of all runs.
+    """Raise if a plugin listed in code/ is not installed or has changed. Without `stages`, check all runs.
 
-    A plugin that a run names since the stage `code` ran is no fault: DVC sees that params.yaml changed.
+    If a run added a plugin after the stage `code` ran, this is not an error: DVC sees the change of params.yaml.
     """
     paths = [code_path(stage) for stage in stages] or sorted(FOLDER.rglob("*.json"))
     named = {path: plugins for path in paths if (plugins := _named(path))}
@@ -46,7 +46,7 @@ def check_plugins(*stages: str) -> None:
 
 
 def missing_in_records() -> str:
-    """Return which packages to install because records name them; empty if all are there."""
+    """Return which packages in records to install; empty if none is missing."""
     missing: dict[tuple[str, str], str] = {}
     for file in sorted(RECORDS.rglob("*.json")):
         for name, made in _named(file).items():
@@ -59,17 +59,17 @@ def missing_in_records() -> str:
 
 
 def lacks_plugins() -> bool:
-    """Return whether code/ names a plugin whose package is not installed."""
+    """Return whether code/ lists a plugin whose package is not installed."""
     return any(missing_in(file) for file in FOLDER.rglob("*.json"))
 
 
 def missing_in(file: Path) -> dict[str, str]:
-    """Return distribution -> version and digest, of the plugins that a file names and that are not installed."""
+    """Return distribution -> version and digest, for plugins in a file that are not installed."""
     return {name: made for name, made in _named(file).items() if not _installed(name)}
 
 
 def plugin_lines() -> list[str]:
-    """Return a line for each distribution of others with the names that it registers, and notes on unusable names."""
+    """Return a line for each other distribution with the names that it registers, and notes on unusable names."""
     by_package: dict[str, list[Plugin]] = {}
     for plugin in every():
         if not plugin.is_ours:
@@ -82,7 +82,7 @@ def plugin_lines() -> list[str]:
 
 
 def _fault(plugin: Plugin) -> str:
-    """Return why the name of a plugin cannot be used, as far as that is known without an import."""
+    """Return why a plugin's name cannot be used, as far as this is known without importing it."""
     if plugin.is_gone:
         return f"{plugin.where} of {plugin.distribution} is gone. {plugin.gone_fix}"
     try:
@@ -96,7 +96,7 @@ def _fault(plugin: Plugin) -> str:
 
 @cache
 def _own_names(group: str) -> frozenset[str]:
-    """Return the names that the library itself has in a group, from the outlines of its modules."""
+    """Return the library's own names in a group, from the outlines of its modules."""
     library = Library()
     outlines = (library.outlines.of(str(file), "") for file in library.modules.values() if file.is_absolute())
     listings = [listing for outline in outlines for listing in outline.listings if listing[2:] == [group]]
@@ -104,7 +104,7 @@ def _own_names(group: str) -> frozenset[str]:
 
 
 def _named(file: Path) -> dict[str, str]:
-    """Return distribution -> version and digest, of the plugins that a file of code/ or records/ names."""
+    """Return distribution -> version and digest, for plugins in a file of code/ or records/."""
     code = read_code(file) if file.is_relative_to(FOLDER) else _code_of_record(file)
     return {name: made for name, made in (code or {}).get("packages", {}).items() if is_plugin_version(made)}
 
@@ -118,7 +118,7 @@ def _code_of_record(file: Path) -> dict[str, dict[str, str]] | None:
 
 
 def is_missing(name: str, made: str) -> bool:
-    """Return whether an entry of a run's packages is of a plugin that is not installed."""
+    """Return whether an entry of a run's packages belongs to a plugin that is not installed."""
     return is_plugin_version(made) and not _installed(name)
 
 
@@ -127,7 +127,7 @@ def _installed(name: str) -> bool:
 
 
 def _has_files(name: str) -> bool:
-    """Return whether a distribution's own description is there; its modules may be gone all the same."""
+    """Return whether a distribution's metadata exists. Its modules may still be missing."""
     try:
         version(name)
     except PackageNotFoundError:
@@ -141,7 +141,7 @@ def shown(name: str, made: str) -> str:
 
 
 def install(name: str, made: str) -> str:
-    """Return how to install the version of a distribution that a run has used."""
+    """Return how to install the version of a distribution that a run used."""
     package = f"{name}=={made.partition(' ')[0]}"
     again = "Install it again: python -m pip install --force-reinstall"
     return f"{again if _has_files(name) else 'Install it: python -m pip install'} {package}"

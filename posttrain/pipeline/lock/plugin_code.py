@@ -1,4 +1,4 @@
-"""The code of plugins of other distributions, as the code of a run has it: version, and a digest of the files."""
+"""Other distributions' plugins as part of a run's code: version, and a digest of the files."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def plugin_version(plugin: Plugin) -> str:
 
 
 def is_plugin_version(version: str) -> bool:
-    """Return whether it is the entry of a plugin among the packages of a run's code."""
+    """Return whether a version in a run's packages belongs to a plugin."""
     return " sha256:" in version
 
 
 def plugin_files(plugin: Plugin) -> list[Path]:
-    """Return the files of a plugin's distribution, without the files that describe the installation."""
+    """Return the files of a plugin's distribution, without installation metadata."""
     return sorted(_named_files(plugin).values())
 
 
 def _named_files(plugin: Plugin) -> dict[str, Path]:
-    """Return name -> file; the names are the same for an installed and for an editable distribution."""
+    """Return name -> file. The names are the same for installed and editable distributions."""
     return _module_files(plugin) | _listed_files(plugin)
 
 
 def _listed_files(plugin: Plugin) -> dict[str, Path]:
-    """Return the files that the distribution lists; an editable one lists only files about the installation."""
+    """Return the files that the distribution lists. An editable one lists only installation metadata."""
     try:
         listed = distribution(plugin.distribution).files or []
     except PackageNotFoundError:
@@ -48,7 +48,7 @@ def _listed_files(plugin: Plugin) -> dict[str, Path]:
 
 
 def _module_files(plugin: Plugin) -> dict[str, Path]:
-    """Return the files of the plugin's package or module, wherever it lies."""
+    """Return the files of the plugin's package or module, wherever they are."""
     spec = find_spec(plugin.module.partition(".")[0])
     if spec is None:
         return {}
@@ -63,6 +63,6 @@ def _module_files(plugin: Plugin) -> dict[str, Path]:
 
 
 def _counts(parts: tuple[str, ...]) -> bool:
-    """Return whether a file is code or data of a distribution: not compiled, and not about the installation."""
+    """Return whether a file is code or data of a distribution: not compiled, and not installation metadata."""
     about = parts[0].endswith((".dist-info", ".egg-info", ".pth")) or parts[0].startswith(("..", "/", "__editable__"))
     return COMPILED not in parts and not about

@@ -1,4 +1,4 @@
-"""Why a stage has to run, by dvc.lock, params.yaml and the files, read without DVC and without waiting for it."""
+"""Find why a stage must run, from dvc.lock, params.yaml and the files, without DVC and without waiting for it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ ALTERED: Final = (
 )
 NOT_RUN: Final = "dvc.lock does not say what ran: {}. Run `posttrain repair`, then `dvc repro`"
 MOST: Final = 6
-"""As many changes of one kind as a line names."""
+"""The most changes of one kind in a line."""
 
 
 class Reasons:
-    """What is out of date in a workspace, as `dvc status` would say it once the stage `code` has run."""
+    """What is out of date in a workspace, as `dvc status` would report it after the stage `code` has run."""
 
     def __init__(self, root: Path = Path()) -> None:
         self.pipeline = Pipeline(root)
@@ -48,11 +48,11 @@ class Reasons:
         return Library()
 
     def keep(self) -> None:
-        """Remember what was read of the code, for the next process."""
+        """Store what was read from the code for the next process."""
         self._library.outlines.keep()
 
     def of(self, name: str) -> tuple[str, ...]:
-        """Return why one stage has to run by itself, not because of the stages above it; empty if it need not."""
+        """Return why one stage itself must run, apart from the stages upstream; empty if it need not."""
         if name == CODE:  # compared by its files, which say more: those of the stages that a change cannot reach stay
             return ()
         if name not in self._known:
@@ -60,11 +60,11 @@ class Reasons:
         return self._known[name]
 
     def changes(self, name: str) -> bool:
-        """Return whether a stage has to run for a reason of its own; where it only lacks outputs, DVC restores them."""
+        """Return whether a stage must run for its own reasons. If it only lacks outputs, DVC restores them."""
         return any(not reason.startswith("its output ") for reason in self.of(name))
 
     def below(self, name: str) -> list[str]:
-        """Return the stages without reasons of their own that have to run because this one does."""
+        """Return the stages without own reasons that must run because this one must."""
         stages = {name}
         for later in self.pipeline.order() if self.changes(name) else ():
             if stages.intersection(self.pipeline.upstream[later]):
@@ -72,7 +72,7 @@ class Reasons:
         return sorted(stage for stage in stages if not self.of(stage))
 
     def to_run(self, running: Collection[str]) -> list[str]:
-        """Return the stages that run now or have to run, in their order."""
+        """Return the stages that are running or must run, in order."""
         spreading, found = set[str](), []
         for name in self.pipeline.order():
             below = not spreading.isdisjoint(self.pipeline.upstream[name])
@@ -103,7 +103,7 @@ class Reasons:
         yield from self._contradicted(name, entry)
 
     def _contradicted(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
-        """Yield what the record of the run contradicts; DVC itself would take the entry for current."""
+        """Yield contradictions to the run's record. DVC itself would consider the entry current."""
         if wrong := self.records.contradictions(name, entry):
             yield NOT_RUN.format("; ".join(wrong))
 
@@ -125,12 +125,12 @@ class Reasons:
                 yield f"{path} {'deleted' if found is None else 'modified'}"
 
     def _source(self, path: str, known: str | None) -> str | None:
-        """Return the digest that a dependency has now."""
+        """Return the present digest of a dependency."""
         del known
         return self._digests.of(path)
 
     def _recorded(self, path: str) -> str | None:
-        """Return the digest that dvc.lock has of a dependency that is a stage's whole output; else its file is read."""
+        """Return the digest in dvc.lock of a dependency that is a stage's whole output; None for any other."""
         maker = self.pipeline.makers.get(path)
         outs = self.lock.get(maker, {}).get("outs", ()) if maker else ()
         return next((out.get("md5") for out in outs if out["path"] == path), None)
@@ -147,7 +147,7 @@ class Reasons:
                 yield ALTERED.format(path)
 
     def _code_digest(self, name: str) -> str | None:
-        """Return the digest that the file of a stage's code has, or will have once the stage `code` has written it."""
+        """Return the digest of a stage's code file, as it is or will be once the stage `code` has written it."""
         path = code_path(name)
         code = self._library.code(name, self.settings)
         if read_code(path) == code:
@@ -159,7 +159,7 @@ class Reasons:
         return code_changes(name, self._library.code(name, self.settings))
 
     def _params(self, file: str, keys: tuple[str, ...], entry: Mapping[str, Any]) -> list[str]:
-        """Return the parameters that changed, with their old and new values."""
+        """Return the changed parameters with old and new values."""
         settings = self.settings if file == PARAMS_FILE else read_yaml(self._root / file)
         known = entry.get("params", {}).get(file, {})
         words = []
@@ -175,10 +175,10 @@ class Reasons:
 
 
 class DuringRun(Reasons):
-    """The same for a stage that DVC runs now: `code` has run before it, and no output is read again."""
+    """The same for a stage that DVC is running: `code` has run before it, and no output is read again."""
 
     def keep(self) -> None:
-        """Remember the digests of files that no stage writes, for the next process."""
+        """Store the digests of files that no stage writes for the next process."""
         self._digests.keep()
 
     def _code_digest(self, name: str) -> str | None:
@@ -197,7 +197,7 @@ class DuringRun(Reasons):
 
 
 def accepted_code(record: Mapping[str, Any]) -> Code | None:
-    """The code of a run's result: the code that it used with the changes accepted since; None if not recorded."""
+    """Return the code of a run's result: the code that it used plus changes accepted since; None if not recorded."""
     used = record.get("code")
     if not isinstance(used, Mapping):
         return None

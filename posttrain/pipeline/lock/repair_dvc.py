@@ -1,4 +1,4 @@
-"""Repairs DVC's own files after a kill, and keeps its site cache inside this clone."""
+"""Repair DVC's own files after a kill, and keep its site cache inside this clone."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from posttrain.pipeline.workspace import main_root
 LOCK = Path("dvc.lock")
 DAMAGED = Path("dvc.lock.damaged")
 RWLOCKS = (Path(".dvc/tmp/rwlock"), Path(".dvc/tmp/exps/rwlock"))
-"""Files in which running DVC processes list what they read and write: outputs, and the references of experiments."""
+"""Files in which running DVC processes list what they read and write: outputs, and references of experiments."""
 OUTPUTS = ("data", "metrics", "models", "plots", "records", "report", "results", "rollouts")
 CLOCK_S = 2.0
-"""The largest difference between the kernel's and the file system's clock."""
+"""The largest difference between the clocks of the kernel and the file system."""
 SITE_CACHE = Path(".dvc/tmp/site")
-"""DVC unpickles files of this folder. Its default, /var/tmp/dvc, can be written by every user of the machine."""
+"""The folder from which DVC unpickles files. Any user of the machine can write to its default, /var/tmp/dvc."""
 SITE_SETTING = re.compile(rf"site_cache_dir = \"?(/.+/{re.escape(str(SITE_CACHE))})\"?")
 USER_SITE_CACHE = "posttrain/site"
 COPIES = Path(".dvc/tmp/exps/standalone")
-"""Where `dvc exp run --temp`, and a sweep, make a copy of the workspace for each experiment."""
+"""The folders where `dvc exp run --temp` and sweeps copy the workspace for each experiment."""
 LINK_TEST = re.compile(r"\.[\w-]{22}\.tmp")
-"""The names of DVC's files for testing whether links work, and of its unfinished copies."""
+"""The names of DVC's link-test files and unfinished copies."""
 CACHED = (".", "files/md5", "files/md5/*", "runs/*/*")
-"""The folders of DVC's cache that can have such files."""
+"""The folders of DVC's cache that can contain such files."""
 OLD_S = 3600.0
-"""Such a file in the cache is removed after this time: another clone that shares the cache may be writing it."""
+"""The age at which such a file in the cache is removed. Another clone that shares the cache may be writing it."""
 
 
 def repair_lock(root: Path) -> str:
-    """Move a damaged dvc.lock aside and remove locks and files of dead processes; a line for each repair.
+    """Move a damaged dvc.lock aside, and remove locks and files of dead processes. Return a line for each repair.
 
-    It holds the locks with which DVC writes these files, so that a running DVC is not disturbed.
+    It holds the locks under which DVC writes these files, so a running DVC is not disturbed.
     """
     from dvc.lock import make_lock
 
@@ -64,10 +64,10 @@ def repair_lock(root: Path) -> str:
 
 
 def follow_move(root: Path) -> None:
-    """Name the site cache of this folder if the settings name that of the folder which it was copied or moved from.
+    """Set this folder's site cache if the settings name the one of the folder that it was copied or moved from.
 
-    DVC takes no relative path: it would begin wherever DVC is started. A copy that DVC makes for an experiment is left,
-    and so is every folder by a Python without DVC, as that of trackers.
+    DVC does not support a relative path, because it would depend on where DVC is started. DVC's copies for experiments
+    are skipped, and so is every folder if Python lacks DVC, e.g. in a tracker's environment.
     """
     settings = root / ".dvc/config.local"
     if main_root() not in (Path(), root):
@@ -78,7 +78,7 @@ def follow_move(root: Path) -> None:
 
 
 def _set_site_cache(root: Path) -> None:
-    """Have every DVC in this clone use a site cache that only its owner can enter, unless another one is configured."""
+    """Make every DVC in this clone use a private site cache, unless another one is configured."""
     from dvc.config import Config
 
     ours = _site_cache(root.resolve())
@@ -94,7 +94,7 @@ def _set_site_cache(root: Path) -> None:
 
 
 def _site_cache(root: Path) -> Path:
-    """The folder in this clone; or in the user's cache, as DVC's settings can hold a path of ASCII letters only."""
+    """Return the folder in this clone; or in the user's cache, because DVC's settings only support ASCII paths."""
     if str(root).isascii():
         return root / SITE_CACHE
     ours = user_cache().parent / USER_SITE_CACHE / hashlib.md5(str(root).encode(), usedforsecurity=False).hexdigest()
@@ -105,7 +105,7 @@ def _site_cache(root: Path) -> Path:
 
 
 def _repair_lock_file(root: Path) -> str:
-    """Replace a damaged dvc.lock by the last commit's; later runs are in DVC's run cache."""
+    """Replace a damaged dvc.lock by the last commit's. Later runs are in DVC's run cache."""
     lock = root / LOCK
     if not lock.exists() or in_conflict(lock) or lock_entries(lock.read_bytes()) is not None:
         return ""
@@ -145,7 +145,7 @@ def _repair_rwlock(root: Path, name: Path) -> str:
 
 
 def _holders(held: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Kind, path and process of every lock: a path has many readers, or one writer."""
+    """Yield kind, path and process of every lock. A path has many readers or one writer."""
     for path, readers in held["read"].items():
         for reader in readers:
             yield "read", path, reader
@@ -154,7 +154,7 @@ def _holders(held: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _holds(holder: dict[str, Any], written: float) -> bool:
-    """Whether the DVC process that took a lock is still running; its process id may belong to another process now."""
+    """Return whether the DVC process with a lock is still running. Another process may have its id now."""
     try:
         process = psutil.Process(int(holder["pid"]))
         if process.status() == psutil.STATUS_ZOMBIE or process.create_time() > written + CLOCK_S:
@@ -169,7 +169,7 @@ def _holds(holder: dict[str, Any], written: float) -> bool:
 
 
 def _remove_copies(root: Path) -> list[str]:
-    """Remove the copies of the workspace for experiments, if no experiment is running."""
+    """Remove the experiments' copies of the workspace, if no experiment is running."""
     copies = root / COPIES
     left = list(copies.glob("tmp*"))
     own = psutil.Process().parents()  # a sweep repairs before it makes copies
@@ -202,12 +202,12 @@ def _remove_link_tests(root: Path) -> list[str]:
 
 
 def in_conflict(lock: Path) -> bool:
-    """Return whether git left a merge conflict in a dvc.lock, which a person has to resolve."""
+    """Return whether dvc.lock has a git merge conflict, which a person must resolve."""
     return lock.is_file() and b"\n<<<<<<< " in b"\n" + lock.read_bytes()
 
 
 def lock_entries(text: bytes) -> dict[str, dict[str, Any]] | None:
-    """Return the entries of a dvc.lock by stage; None where DVC cannot read it."""
+    """Return the entries of a dvc.lock by stage; None if DVC cannot read it."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc_data.hashfile.hash import algorithms_available
     from ruamel.yaml import YAML

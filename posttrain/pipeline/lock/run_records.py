@@ -1,7 +1,7 @@
-"""The record of a run, read by its digest in dvc.lock, and what an entry of dvc.lock says against it.
+"""Read a run's record by its digest in dvc.lock, and find contradictions between entry and record.
 
-git can make one entry of dvc.lock from two runs, and `dvc commit -f` records whatever is on the disk. A record is
-written by the run itself: its inputs, its settings, and the digests of its outputs.
+git can merge one entry of dvc.lock from two runs, and `dvc commit -f` records whatever is on the disk. The run itself
+writes its record: its inputs, its settings, and the digests of its outputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from posttrain.pipeline.lock.fsync import cache_folder, object_path
 from posttrain.pipeline.lock.graph import NOT_SET, changed
 
 MOST: Final = 4
-"""The number of differences that a line names."""
+"""The most differences in a line."""
 LONGEST: Final = 60
 """Longer values of settings are cut."""
 
@@ -37,7 +37,7 @@ class RunRecords:
         return cache_folder(self._root)
 
     def of(self, entry: Entry) -> Record | None:
-        """Return the record that an entry names, from DVC's cache or from an intact file; None without either."""
+        """Return an entry's record from DVC's cache or from an intact file; None without either."""
         for out in entry.get("outs", ()):
             if is_record(out["path"]) and (digest := out.get("md5")):
                 places = (object_path(self._cache, digest), self._root / out["path"])
@@ -50,7 +50,7 @@ class RunRecords:
         return [] if record is None else contradictions(name, entry, record)
 
     def is_verified(self, entry: Entry) -> bool:
-        """Return whether the entry's record is there; a stage without a record needs none."""
+        """Return whether the entry's record exists. A stage that has no record does not need one."""
         return not any(is_record(out["path"]) for out in entry.get("outs", ())) or self.of(entry) is not None
 
 
@@ -60,7 +60,7 @@ def is_record(path: str) -> bool:
 
 
 def contradictions(name: str, entry: Entry, record: Record) -> list[str]:
-    """Return what an entry of dvc.lock says that its record does not; records of 0.2 and older list no outputs."""
+    """Return what an entry of dvc.lock says that its record does not. Records up to 0.2 list no outputs."""
     outs = {out["path"]: out.get("md5") for out in entry.get("outs", ())}
     written = record_path(str(record.get("stage", ""))).as_posix()
     if (own := next(filter(is_record, outs), written)) != written:
@@ -102,7 +102,7 @@ def _outputs(outs: Mapping[str, str | None], record: Record) -> Iterator[str]:
 
 
 def _intact(file: Path, digest: str) -> Record | None:
-    """Return a record whose bytes have this digest; None where there is none."""
+    """Return a record whose bytes match this digest; None if there is none."""
     try:
         content = file.read_bytes()
         found = json.loads(content) if hashlib.md5(content, usedforsecurity=False).hexdigest() == digest else None
@@ -112,7 +112,7 @@ def _intact(file: Path, digest: str) -> Record | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
+    """Return a value in JSON's types."""
     return json.loads(json.dumps(value, default=str))
 
 

@@ -1,4 +1,4 @@
-"""The stages that run now, by the file in which running DVC processes list what they write."""
+"""Find the running stages from the file in which running DVC processes list what they write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAUSE_S: Final = 0.05
 
 
 def running_stages(pipeline: Pipeline, root: Path = Path()) -> dict[str, int]:
-    """Stage -> the process of the DVC that runs it; not of processes that have ended."""
+    """Return stage -> the DVC process that runs it, without processes that have ended."""
     found = {}
     for path, holder in _written(root).items():
         stage = pipeline.makers.get(os.path.relpath(path, root.resolve()))
@@ -28,7 +28,7 @@ def running_stages(pipeline: Pipeline, root: Path = Path()) -> dict[str, int]:
 
 
 def _written(root: Path) -> dict[str, dict[str, Any]]:
-    """Path -> the process that writes it; DVC writes the file in place, so it is read again while it is not whole."""
+    """Return path -> the process that writes it. DVC writes the file in place, so an incomplete one is read again."""
     for _ in range(TRIES):
         try:
             return dict(json.loads((root / RWLOCK).read_bytes()).get("write") or {})

@@ -1,4 +1,4 @@
-"""`posttrain status`: what runs, what is stale and why; and the view of DVC, for those who need it."""
+"""`posttrain status`: what is running, what is out of date and why; also DVC's own view."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from posttrain.pipeline.workspace import PARAMS_FILE
 
 @contextmanager
 def dvc_repo() -> Iterator[Any]:
-    """DVC's view of this project with an up-to-date `code`; an error of DVC's is one line."""
+    """Yield DVC's view of this project with an up-to-date `code`. DVC's errors become one line."""
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
     from dvc.repo import Repo
@@ -46,7 +46,7 @@ def dvc_repo() -> Iterator[Any]:
 
 @contextmanager
 def read_once(repo: Any) -> Iterator[None]:
-    """Have DVC read the graph once, and params.yaml once instead of once per stage, while it answers questions."""
+    """Make DVC read the graph once, and params.yaml once instead of once per stage, while it answers questions."""
     from dvc.dependency import param
     from dvc.repo import lock_repo
 
@@ -67,7 +67,7 @@ def read_once(repo: Any) -> Iterator[None]:
 
 
 def refresh_code(repo: Any) -> None:
-    """Have DVC run the stage `code` if code, parameters or packages changed; DVC itself does not see packages."""
+    """Let DVC run the stage `code` if code, parameters or packages changed. DVC itself does not see packages."""
     from dvc.exceptions import ReproductionError
     from dvc.lock import LockError
 
@@ -85,9 +85,9 @@ def refresh_code(repo: Any) -> None:
 
 
 def status() -> str:
-    """Return what runs now and how far it is; a line for each stage that has to run by itself, and what takes how long.
+    """Return the running stages with progress, a line for each stage that must run, and durations.
 
-    A line names what has to run after its stage.
+    A line lists what must run after its stage.
     """
     reasons = Reasons()
     order = reasons.pipeline.order()
@@ -107,18 +107,18 @@ def status() -> str:
 
 
 def running_lines(running: Mapping[str, int]) -> list[str]:
-    """Return a line for each stage that runs, with its progress and the process of its DVC."""
+    """Return a line for each running stage, with its progress and its DVC process."""
     return [f"{name}: running{_progress(name, pid)} (PID {pid})" for name, pid in running.items()]
 
 
 def place(stage: str) -> str:
-    """Return the line with which a stage that DVC runs begins, as '[3/14] sft@main'; empty outside of DVC."""
+    """Return the prefix of a running stage's first line, e.g. '[3/14] sft@main'; empty outside of DVC."""
     count, waiting = _during(stage)
     return f"[{count - len(waiting) + 1}/{count}] {stage}" if waiting else ""
 
 
 def left(stage: str) -> str:
-    """Return the line with which it ends, as '11 of 14 stages are left, about 2:05'; empty outside of DVC."""
+    """Return a stage's last line, e.g. '11 of 14 stages are left, about 2:05'; empty outside of DVC."""
     count, waiting = _during(stage)
     rest = [name for name in waiting if name != stage]
     took, unknown = _time(rest)
@@ -127,7 +127,7 @@ def left(stage: str) -> str:
 
 
 def _during(stage: str) -> tuple[int, list[str]]:
-    """Return how many stages there are, and those that have to run; none where DVC has not started the stage."""
+    """Return the number of stages, and those that must still run; empty if DVC did not start the stage."""
     if os.environ.get("DVC_STAGE") != stage:
         return 0, []
     try:
@@ -140,9 +140,9 @@ def _during(stage: str) -> tuple[int, list[str]]:
 
 
 def _progress(stage: str, pid: int) -> str:
-    """Return how far a stage is, as ', 531/1800 steps  3/s  5:18 left  reward 1.08'; empty while it loads.
+    """Return a stage's progress, e.g. ', 531/1800 steps  3/s  5:18 left  reward 1.08'; empty while it loads.
 
-    Progress from before its DVC began is that of an earlier run.
+    Progress from before its DVC process started belongs to an earlier run.
     """
     try:
         state = read_progress(progress_path(stage), psutil.Process(pid).create_time())
@@ -152,14 +152,14 @@ def _progress(stage: str, pid: int) -> str:
 
 
 def _left(count: int, waiting: list[str]) -> str:
-    """Return how many stages are done, and the time that the others took when they last ran."""
+    """Return how many stages are done, and how long the others took when they last ran."""
     took, unknown = _time(waiting)
     others = f"; the others took {took} when they last ran{unknown}" if took else ""
     return f"{count - len(waiting)} of {count} stages are done{others}"
 
 
 def _time(stages: Collection[str]) -> tuple[str, str]:
-    """Return the time that these stages took when they last ran, empty if none has; and how many never did."""
+    """Return how long these stages took when they last ran, empty if none has; and how many never ran."""
     files = [timings_path(stage) for stage in stages]
     known = [read_timings(file)["total"] for file in files if file.is_file()]
     unknown = f" ({len(files) - len(known)} of them never ran here)" if len(known) < len(files) else ""

@@ -1,7 +1,7 @@
-"""Compares the disk with what DVC has recorded: `posttrain repair verify`, and a quick part of it in `repair`.
+"""Compare the disk with DVC's records: `posttrain repair verify`, and a quick part of it in `repair`.
 
-DVC trusts a read-only file in its cache and never reads it again, and does not fsync its files. So a flipped bit
-or a file cut off by a power failure would pass for the result of a stage.
+DVC trusts read-only files in its cache and never reads them again, and it does not fsync its files. So it would accept
+a flipped bit, or a file truncated by a power failure, as a stage's result.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from posttrain.pipeline.lock.lock_check import forget_mismatched, undo_interrupt
 from posttrain.pipeline.lock.mixed_entries import remove_contradicted
 
 CHECKED: Final = Path(".dvc/tmp/checked_boot")
-"""The boot id at the last check of DVC's files."""
+"""The file with the boot id of the last check of DVC's files."""
 READ_ONLY: Final = 0o444
 WRITABLE: Final = 0o644
 EMPTY: Final = hashlib.md5(b"", usedforsecurity=False).hexdigest()
-"""The name of the object that is empty rightly."""
+"""The object name of an empty file, which may be empty."""
 AGAIN: Final = "If something is missing now, `dvc repro` makes it again (`dvc pull` gets it, where a remote has it)"
 
 
 def repair(root: Path) -> str:
-    """Fix what a kill, a power cut or an edit left in DVC's files, without reading the cache; a line for each fix."""
+    """Fix the effects of a kill, a power cut or an edit on DVC's files, without reading the cache. Return lines."""
     repaired = repair_dvc.repair_lock(root)
     if repair_dvc.in_conflict(root / LOCK):
         return repaired
@@ -49,7 +49,7 @@ def repair(root: Path) -> str:
 
 
 def verify(root: Path) -> str:
-    """Read all that DVC has cached and recorded; damaged files are removed, or restored from an intact workspace."""
+    """Read everything that DVC has cached and recorded. Damaged files are removed, or restored from the workspace."""
     lines = [line for line in repair(root).splitlines() if line]
     (root / KEPT).unlink(missing_ok=True)
     cache = cache_folder(root)
@@ -86,7 +86,7 @@ def _missing(root: Path, cache: Path, outs: list[dict[str, Any]]) -> Iterator[st
 
 
 def _recheck_cache(root: Path) -> list[str]:
-    """Have DVC read its cache again after a reboot: what was not on the disk yet is lost."""
+    """Make DVC read its cache again after a reboot, because data that was not on the disk yet is lost."""
     (root / KEPT).unlink(missing_ok=True)
     foreign = 0
     for file in _objects(cache_folder(root)):
@@ -105,7 +105,7 @@ def _recheck_cache(root: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _locked_repo(root: Path) -> Iterator[Any]:
-    """DVC's repository object while no other DVC process uses the project."""
+    """Yield DVC's repository object while no other DVC process uses the project."""
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
     from dvc.repo import Repo
@@ -144,7 +144,7 @@ def _objects(cache: Path) -> list[Path]:
 
 
 def _remove_emptied(root: Path, runs: Path) -> list[str]:
-    """Remove the entries of DVC's run cache, and the objects, that a power cut emptied: DVC may not look at them."""
+    """Remove run cache entries and objects that a power cut emptied. DVC may not check them."""
     found = [*_objects(cache_folder(root)), *sorted(runs.glob("??/*/*"))]
     emptied = [file for file in found if not file.stat().st_size and f"{file.parent.name}{file.name}" != EMPTY]
     for file in emptied:
@@ -153,7 +153,7 @@ def _remove_emptied(root: Path, runs: Path) -> list[str]:
 
 
 def _remove_damaged(cache: Path) -> tuple[list[Path], int]:
-    """Remove the objects whose digest is not their name; these, and the number of all objects."""
+    """Remove objects whose digest does not match their name. Return them, and the number of all objects."""
     found = _objects(cache)
     damaged = [file for file in found if file_digest(file) != f"{file.parent.name}{file.name}".removesuffix(".dir")]
     for file in damaged:
@@ -162,7 +162,7 @@ def _remove_damaged(cache: Path) -> tuple[list[Path], int]:
 
 
 def _remove_damaged_runs(folder: Path) -> list[str]:
-    """Remove the run cache's entries whose digest is not their name."""
+    """Remove run cache entries whose digest does not match their name."""
     damaged = [file for file in sorted(folder.glob("??/*/*")) if _run_digest(file) != file.name]
     for file in damaged:
         _remove_entry(file)
@@ -170,7 +170,7 @@ def _remove_damaged_runs(folder: Path) -> list[str]:
 
 
 def _remove_entry(file: Path) -> None:
-    """Remove a file and its folder, if that is empty then: DVC fails on a run that has a folder without an entry."""
+    """Remove a file, and its folder if it becomes empty, because DVC fails on a folder without an entry."""
     file.unlink()
     with contextlib.suppress(OSError):
         file.parent.rmdir()
@@ -188,7 +188,7 @@ def _run_digest(file: Path) -> str:
 
 
 def _touch_changed(root: Path, outs: list[dict[str, Any]], digests: Digests) -> list[str]:
-    """Touch the outputs that are not as recorded, so that DVC reads them again: it compares their times."""
+    """Touch outputs that differ from the record, so that DVC reads them again. It compares their times."""
     lines = []
     for out in outs:
         found = digests.of(out["path"])

@@ -1,4 +1,4 @@
-"""What all hosts of a run must share: code, settings, inputs and the folder of checkpoints."""
+"""Check what all hosts of a run must share: code, settings, inputs and the checkpoint folder."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from posttrain.pipeline.processes.schedulers import LOCAL
 from posttrain.pipeline.workspace import PARAMS_FILE, checkpoint_path
 
 MOST: Final = 4
-"""Differences between two hosts that an error names."""
+"""The most differences between two hosts in an error."""
 
 
 def check_hosts(stage: str) -> None:
-    """Refuse hosts that differ; the first process of each says what it has."""
+    """Reject hosts that differ. The first process of each host reports its state."""
     mark = checkpoint_path(".held") / world.from_first(lambda: secrets.token_hex(8))
     if world.is_rank_zero():
         write_text(mark, "")
@@ -41,7 +41,7 @@ def check_hosts(stage: str) -> None:
 
 
 def differences(first: Mapping[str, Any], other: Mapping[str, Any], number: int) -> list[str]:
-    """Return what process `number` does not share with process 1, in words."""
+    """Return what process `number` does not share with process 1, as text."""
     found = sorted(changed(first, other, "none"), key=lambda change: (change[0][0] != "params", change[0]))
     lines = []
     for (kind, *keys), ours, theirs in found:

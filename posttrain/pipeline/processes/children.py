@@ -1,4 +1,4 @@
-"""The processes that another process has started: how they are started, how they end, and that they end with it."""
+"""Child processes of a run: start them, detect how they end, and make them end with their parent."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from posttrain.isolation.library import library_environment
 from posttrain.pipeline.processes.schedulers import LOCAL, MEETING, RANK, SIZE, is_ranked, is_scheduled, read_slurm
 
 PARENT: Final = "POSTTRAIN_PARENT"
-"""Environment of a process of a run: the process that started it."""
+"""The environment variable with the process that started this one."""
 POLL_S: Final = 0.2
-"""How often a process looks whether the others live."""
+"""Seconds between checks whether the others are alive."""
 GRACE_S: Final = 1.5
-"""How long the first process may take to report an error of its own after another one has ended."""
+"""Seconds that the first process may take to report its own error after another one has ended."""
 LEAVING_S: Final = 5.0
-"""How long the others may take to end after the run is done."""
+"""Seconds that the others may take to end after the run is done."""
 TAIL: Final = 40
-"""Lines of a process's output that are shown if it ended without an error line."""
+"""The number of output lines shown for a process that ended without an error line."""
 CRASHES: Final = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-"""Signals by which a process ends itself, mostly after it has printed why."""
+"""Signals with which a process ends itself, mostly after printing the reason."""
 FOLDER: Final = f"posttrain-run-{os.getuid()}-"
 LOST: Final = re.compile(r"gloo|NCCL|(connection|socket).{0,20}(closed|reset|refused)|broken pipe", re.I)
-"""How torch words that another process is gone."""
+"""torch's messages when another process is gone."""
 RANKED: Final = re.compile(r"^\[rank\d+\]: ?")
-"""What torch puts before the lines of a traceback."""
+"""torch's prefix for lines of a traceback."""
 RESUME: Final = "The next run resumes from the last checkpoint, where there is one"
 MEMORY: Final = "The system may have killed it because memory ran out"
 
 
 def follow() -> None:
-    """End when the process that started this one of several ends.
+    """End this process when its parent, the process that started it, ends.
 
-    Signals to the whole group are for the stage's own process to answer, unless a scheduler sends them. `stages` calls
-    it before torch is imported, so that a run that is killed while it starts leaves nothing either.
+    The stage's own process handles signals to the whole group, unless a scheduler sends them. `stages` calls this
+    before torch is imported, so that a run that is killed during its start leaves nothing.
     """
     read_slurm()
     if not is_ranked() or any(thread.name == PARENT for thread in threading.enumerate()):
@@ -71,7 +71,7 @@ def _has_parent() -> bool:
 
 
 def remove_after_parent() -> None:
-    """Remove the run's folder if its first process was killed, which this one may have noticed by a lost connection."""
+    """Remove the run's folder if its first process was killed. This process may have noticed a lost connection."""
     if not is_ranked():
         return
     until = time.monotonic() + POLL_S
@@ -87,22 +87,22 @@ class Death:
     """How a process ended before the run did."""
 
     order: int
-    """0: killed; 1: by an error of its own; 2: because it lost another process."""
+    """0: killed; 1: its own error; 2: it lost another process."""
     what: str
     output: str
-    """The end of its output, if that has no error line."""
+    """The end of its output, if that contains no error line."""
 
     def error(self, run: str) -> PipelineError:
-        """Return the death as the failure of the run."""
+        """Return the death as an error of the run."""
         fix = f"{MEMORY}. {RESUME}" if "SIGKILL" in self.what else RESUME
         return PipelineError(what=self.what, where=run, fix=fix)
 
 
 class Children:
-    """The processes of a run that this process has started."""
+    """The processes of a run that this process started."""
 
     def __init__(self, command: Sequence[str], size: int, meeting: str, network: Mapping[str, str]) -> None:
-        """Start all but the first, which is the process of the stage; `network`: more environment."""
+        """Start all processes except the first, which is the stage's own. `network`: extra environment."""
         self._started: dict[int, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
         self._size = size
         for number in range(1, size):
@@ -114,7 +114,7 @@ class Children:
             self._started[number] = (child, output)
 
     def deaths(self) -> list[Death]:
-        """Return those that ended, other than by the end of their work."""
+        """Return the processes that ended before their work was done."""
         return [
             self._death(number, child.returncode, output)
             for number, (child, output) in self._started.items()
@@ -135,7 +135,7 @@ class Children:
         return Death(order, f"{name} ended with exit code {status}: {line}", "" if said else "\n".join(lines[-TAIL:]))
 
     def ended(self, patience_s: float) -> bool:
-        """Return whether all have ended in time."""
+        """Return whether all ended in time."""
         until = time.monotonic() + patience_s
         while any(child.poll() is None for child, _ in self._started.values()):
             if time.monotonic() > until:
@@ -144,7 +144,7 @@ class Children:
         return True
 
     def kill(self) -> None:
-        """End those that still run, at once."""
+        """Kill those that are still running."""
         for child, _ in self._started.values():
             child.kill()
         self.ended(LEAVING_S)  # the driver of a GPU may hold one for longer

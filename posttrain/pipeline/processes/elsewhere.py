@@ -1,4 +1,4 @@
-"""A stage whose processes a command of the user starts, e.g. srun: the stage's own process only waits for that."""
+"""A stage whose processes are started by the user's command, e.g. srun. The stage's own process only waits."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from posttrain.pipeline.processes.schedulers import LAUNCH, is_scheduled, proces
 from posttrain.pipeline.workspace import failure_path
 
 PR_SET_PDEATHSIG = 1
-"""Of <linux/prctl.h>: the signal that a process gets when its parent ends."""
+"""The constant from <linux/prctl.h> for the signal that a process gets when its parent ends."""
 
 
 def start_elsewhere(stage: str) -> bool:
-    """Start the processes of a stage by the command of POSTTRAIN_LAUNCH and wait for them; False if it has none."""
+    """Start a stage's processes with POSTTRAIN_LAUNCH and wait for them. Return False if it is not set."""
     template = os.environ.pop(LAUNCH, "")
     if not template or is_scheduled() or (processes := processes_of(stage)) == 1:
         return False

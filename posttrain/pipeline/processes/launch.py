@@ -1,7 +1,7 @@
-"""A run of several processes: its first process, which is the stage's own, starts the others and watches them.
+"""A run of several processes. Its first process, the stage's own, starts the others and watches them.
 
-It holds the lock, writes all files and has the other processes of its host as children, with the same command. If one
-of them ends, all end; if it ends itself, they end too.
+It holds the lock and writes all files. The other processes on its host are its children and run the same command. If
+one of them ends, all end; if the first ends, the others end too.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from posttrain.pipeline.processes.schedulers import (
 from posttrain.pipeline.workspace import PARAMS_FILE
 
 AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
-"""With this variable of torchrun, the groups of a process that a run starts, as vLLM's, would use torchrun's store."""
+"""torchrun's variable that would make process groups in a run's child processes, e.g. vLLM's, use torchrun's store."""
 LOOPBACK: Final = "lo0" if sys.platform == "darwin" else "lo"
 
 
 class _Run:
-    """The run whose first process this is."""
+    """The run in its first process."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -63,7 +63,7 @@ class _Run:
         """Held by the one thread that reports why the run ends."""
 
     def watch(self) -> None:
-        """Report the death of a process although the main thread may wait for it for hours."""
+        """Report the death of a process, even if the main thread would wait for it for hours."""
         while not self.deaths():
             if self.over.wait(POLL_S):
                 return
@@ -77,7 +77,7 @@ class _Run:
             os._exit(1)
 
     def settle(self) -> None:
-        """Wait for what else may come to light; where a process was killed, that is the reason."""
+        """Wait briefly for further deaths. If a process was killed, that is the cause."""
         until = time.monotonic() + GRACE_S
         while time.monotonic() < until and all(death.order for death in self.deaths()) and not self.over.wait(0.05):
             pass
@@ -87,7 +87,10 @@ class _Run:
         return self.children.deaths() if self.children else []
 
     def reason(self, most: int = 2) -> PipelineError | None:
-        """The likeliest of the deaths as an error, with what the process printed; `most` leaves out some kinds."""
+        """Return the likeliest cause among the deaths as an error, and print its output.
+
+        `most`: the largest order to consider.
+        """
         death = min(
             (candidate for candidate in self.deaths() if candidate.order <= most),
             key=lambda candidate: candidate.order,
@@ -98,7 +101,7 @@ class _Run:
         return death.error(self.name) if death else None
 
     def end(self) -> None:
-        """End all other processes, at once."""
+        """Kill all other processes."""
         self.over.set()
         if self.children:
             self.children.kill()
@@ -115,7 +118,7 @@ def on_death(save: Callable[[str], Any]) -> None:
 
 
 def start(name: str, processes: int, device: str) -> None:
-    """Start the other processes of the run and meet them; in one that was started as one of several, meet those."""
+    """Start the other processes of the run and connect. In a process of such a run, only connect."""
     check_size(name, processes)
     if processes == 1:
         return
@@ -137,7 +140,7 @@ def start(name: str, processes: int, device: str) -> None:
 
 
 def _meet(name: str, processes: int, device: str) -> None:
-    """Meet the other processes, which another process or a scheduler has started as it has this one."""
+    """Connect to the other processes. Another process or a scheduler has started them, as it started this one."""
     from posttrain.distributed.world import connect
     from posttrain.pipeline.processes.agreement import check_hosts
 
@@ -150,7 +153,7 @@ def _meet(name: str, processes: int, device: str) -> None:
 
 
 def end() -> None:
-    """The run is done: wait a moment for its other processes, and end what is left of them."""
+    """Finish the run: wait briefly for its other processes, then kill those that remain."""
     for run in _RUN:
         if run.children:
             run.children.ended(LEAVING_S)
@@ -159,13 +162,13 @@ def end() -> None:
 
 
 def abandon() -> None:
-    """The run failed: end its other processes."""
+    """End the other processes of a failed run."""
     for run in _RUN:
         run.end()
 
 
 def end_failed(error: BaseException) -> None:
-    """End this process at once if it shares a run: torch's own end takes seconds, in which a process looks alive."""
+    """End this process at once if it is part of a run. torch takes seconds to exit and looks alive meanwhile."""
     if not _RUN and not is_ranked():
         return
     code = error.code if isinstance(error, SystemExit) else 1
@@ -179,7 +182,7 @@ def end_failed(error: BaseException) -> None:
 
 @contextlib.contextmanager
 def explained_deaths(stage: str) -> Iterator[None]:
-    """Turn an error of the work that comes from the death of another process into that death."""
+    """Replace an error that another process's death caused by an error about that death."""
     try:
         yield
     except BaseException as error:
@@ -197,13 +200,13 @@ def explained_deaths(stage: str) -> Iterator[None]:
 
 
 def _claim(run: _Run) -> None:
-    """Become the thread that reports; if the watch already does, wait for it to end this process."""
+    """Make this thread the one that reports. If the watch already reports, wait for it to end this process."""
     if not run.reporting.acquire(blocking=False):
         threading.Event().wait()
 
 
 def _behind(error: BaseException, run: _Run) -> PipelineError | None:
-    """The death that an error comes from; an error that a person can fix is its own reason, unless one was killed."""
+    """Return the death behind an error. A user-fixable error is its own cause, unless a process was killed."""
     if isinstance(error, PosttrainError):
         return run.reason(most=0)
     if not _is_loss(error):
@@ -213,12 +216,12 @@ def _behind(error: BaseException, run: _Run) -> PipelineError | None:
 
 
 def _is_loss(error: BaseException) -> bool:
-    """Say whether torch has lost another process."""
+    """Return whether torch has lost another process."""
     return isinstance(error, Exception) and not isinstance(error, PosttrainError) and bool(LOST.search(str(error)))
 
 
 def _device(device: str, local: int, count: int = 1) -> str:
-    """Return the device of this process, chosen where there are several."""
+    """Return the device of this process; if there are several, choose one."""
     import torch
 
     if device == "auto":

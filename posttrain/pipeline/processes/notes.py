@@ -1,4 +1,4 @@
-"""What `check` says about the processes of runs: it may be meant so, for another host than this one."""
+"""Notes from `check` about runs with several processes. They may be intended for another host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posttrain.sampling.vllm.hosts import on_this_host
 
 
 def process_notes(typed: Mapping[str, Any]) -> list[str]:
-    """Return what this host lacks for the processes of runs, each once with the runs; `typed`: the runs' settings."""
+    """Return what this host lacks for the processes of runs, each once with the runs. `typed`: the runs' settings."""
     runs: dict[str, list[str]] = {}
     for where, params in typed.items():
         for line in _notes(where, params):
@@ -47,7 +47,7 @@ def _notes(where: str, params: Any) -> Iterator[str]:
 
 
 def _served_gpus(params: Any) -> int:
-    """Return how many GPUs hold those that servers of an engine on this host are on: the first is GPU 0."""
+    """Return the number of GPUs up to the last one that an engine's servers use on this host, counted from GPU 0."""
     servers = getattr(getattr(params, "rollout", params), "engine_servers", 1)
     return max((1 + max(gpus) for gpus in on_this_host(servers)), default=0) if isinstance(servers, list) else 0
 

@@ -1,4 +1,4 @@
-"""A command of the user's as the work of a stage: what it is given, what it prints, and how it fails."""
+"""Run the user's own command as a stage: its inputs, its output, and its errors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import Params
 
 LAST_LINES: Final = 5
-"""Lines of the output that an error has."""
+"""The number of output lines in an error."""
 
 
 class OwnCommand(Params):
-    """A command of the user's, and what it gets."""
+    """The user's own command and its inputs."""
 
     command: str | list[str] = Field(
         min_length=1,
@@ -45,9 +45,9 @@ class OwnCommand(Params):
 
 @contextmanager
 def written_by(params: OwnCommand, section: str, output: Path, start: Path | None, data: Path | None) -> Iterator[Path]:
-    """Run the command and give a folder with what it wrote, `out` and `metrics.csv`; the folder is removed again.
+    """Run the command and yield a temporary folder with what it wrote: `out` and `metrics.csv`.
 
-    It lies next to `output`, the run's own.
+    The folder is next to `output`, the run's own folder.
     """
     if is_outside(params.script):
         where = f"{section}.script = {params.script} ({PARAMS_FILE})"
@@ -73,10 +73,10 @@ def written_by(params: OwnCommand, section: str, output: Path, start: Path | Non
 def run_own(
     command: str | Sequence[str], given: Mapping[str, str], env: Sequence[str], folder: Path, section: str
 ) -> None:
-    """Run a command and print what it prints; raise with its last lines if it fails.
+    """Run a command and print its output. Raise with its last lines if it fails.
 
-    It has {NAME} and POSTTRAIN_NAME for each of `given`, and the variables of this process that `env` names. It writes
-    in `folder`, which is removed if this process is killed.
+    {NAME} and POSTTRAIN_NAME are set for each of `given`, and the variables in `env` are passed on. The command writes
+    into `folder`, which is removed if this process is killed.
     """
     words = ["sh", "-c", command] if isinstance(command, str) else command
     printed = _Printed()
@@ -94,7 +94,7 @@ def run_own(
 
 
 class _Printed:
-    """What a command prints, printed by this process as it comes."""
+    """The output of a command, printed by this process as it arrives."""
 
     def __init__(self) -> None:
         self.last = deque[str](maxlen=LAST_LINES)
@@ -102,7 +102,7 @@ class _Printed:
         self._rest = ""
 
     def show(self, part: bytes) -> None:
-        """Print whole lines, and redraw a line as the command does, by a carriage return before it."""
+        """Print whole lines, and redraw a line when the command does so with a carriage return."""
         said = (self._rest + self._decoder.decode(part)).replace("\r\n", "\n")
         *lines, self._rest = re.split(r"(?<=\n)|(?=\r)", said)
         for line in lines:
@@ -111,13 +111,13 @@ class _Printed:
         self.last.extend(line.strip() for line in lines if line.strip())
 
     def end(self) -> None:
-        """Print the last line, which may not have ended."""
+        """Print the last line, which may lack its end."""
         if self._rest:
             self.show(b"\n")
 
 
 def _filled(word: str, given: Mapping[str, str]) -> str:
-    """Return a word with its places filled in; other braces stay, as a shell or a JSON has them."""
+    """Return a word with its placeholders filled in. Other braces stay, e.g. for a shell or JSON."""
     return re.sub(r"\{(\w+)\}", lambda found: given.get(found[1], found[0]), word)
 
 

@@ -1,4 +1,4 @@
-"""Processes that torchrun, srun or another scheduler starts: by its variables each knows which one of the run it is."""
+"""Processes started by torchrun, srun or another scheduler. Variables tell each process its number in the run."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
 
 RANK, SIZE, LOCAL = "RANK", "WORLD_SIZE", "LOCAL_RANK"
-"""Environment of each process of a run: its number, how many there are, and its number on this host."""
+"""Variables of each process of a run: its number, the number of processes, and its number on this host."""
 ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
-"""Where the processes meet if a scheduler starts them: a host of rank 0 and a free port there."""
+"""Where processes connect if a scheduler starts them: the host of rank 0 and a free port there."""
 MEETING: Final = "POSTTRAIN_RENDEZVOUS"
-"""The file where they meet if the stage's own process starts them."""
+"""The file through which processes connect if the stage's own process starts them."""
 LAUNCH: Final = "POSTTRAIN_LAUNCH"
-"""The command by which a stage starts its processes elsewhere; {processes} is how many."""
+"""The command with which a stage starts its processes elsewhere. {processes} is their number."""
 GLOO: Final = "GLOO_SOCKET_IFNAME"
-"""The variable that names the network interface by which torch's gloo talks."""
+"""The variable with the network interface for torch's gloo."""
 FIRST_NODE: Final = re.compile(r"([^\[,]+)(?:\[(\d+)[^\]]*\])?([^\[,]*)")
 
 
 def is_ranked() -> bool:
-    """Say whether another process has started this one as one of several."""
+    """Return whether another process has started this one as one of several."""
     return RANK in os.environ and os.environ.get(SIZE, "") not in ("", "1")
 
 
 def is_worker() -> bool:
-    """Say whether this is a process of a run other than its first."""
+    """Return whether this is a process of a run other than its first."""
     return is_ranked() and os.environ[RANK] != "0"
 
 
 def is_scheduled() -> bool:
-    """Say whether a scheduler has started this process as one of several."""
+    """Return whether a scheduler has started this process as one of several."""
     return is_ranked() and MEETING not in os.environ
 
 
 def read_slurm() -> None:
-    """Put what srun says under the names that torch knows; a batch script itself is no task of a step.
+    """Copy srun's variables to the names that torch reads. A batch script itself is not a task of a step.
 
-    Nor is a process that is to start its own by POSTTRAIN_LAUNCH, as in a shell that srun has opened.
+    Neither is a process that will start its own with POSTTRAIN_LAUNCH, e.g. in a shell opened by srun.
     """
     if RANK in os.environ or os.environ.get(LAUNCH) or "SLURM_STEP_ID" not in os.environ:
         return
@@ -56,13 +56,13 @@ def read_slurm() -> None:
 
 
 def first_node(nodes: str) -> str:
-    """Return the first name of a list as SLURM writes it: `gpu[07-09,12],cpu1` -> gpu07."""
+    """Return the first host in a SLURM list: `gpu[07-09,12],cpu1` -> gpu07."""
     found = FIRST_NODE.match(nodes)
     return "".join(part or "" for part in found.groups()) if found else nodes
 
 
 def check_size(stage: str, processes: int) -> None:
-    """Refuse a world of another size than the run's, or one without a place to meet."""
+    """Reject a world size that differs from the run's `processes`, or one without a meeting place."""
     if not is_scheduled():
         return
     if os.environ[SIZE] != str(processes):
@@ -85,7 +85,7 @@ def processes_of(stage: str) -> int:
 
 
 def network() -> dict[str, str]:
-    """Return the environment that makes gloo use the network interface by which this host reaches that of rank 0."""
+    """Return the environment that makes gloo use the interface through which this host reaches rank 0."""
     import psutil
 
     try:

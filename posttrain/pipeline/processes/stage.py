@@ -1,4 +1,4 @@
-"""How a stage is run from the command line: `python -m stages.NAME [RUN]` or `python -m posttrain run NAME [RUN]`."""
+"""Run a stage from the command line: `python -m stages.NAME [RUN]` or `python -m posttrain run NAME [RUN]`."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def run_stage(work: Callable[[], None]) -> None:
-    """Run a stage that exists once."""
+    """Run a stage that has no named runs."""
     parser = _parser(work)
     arguments, stage = parser.parse_args(), parser.prog.rpartition(" ")[2]
     _guarded(stage, stage, lambda: _held(stage, work, arguments))
 
 
 def run_named_stage(work: Callable[[str], None]) -> None:
-    """Run a stage that exists once for each named run of params.yaml."""
+    """Run a stage for one of its named runs in params.yaml."""
     parser = _parser(work)
     parser.add_argument("run", help="the run's name in params.yaml")
     arguments, stage = parser.parse_args(), parser.prog.rpartition(" ")[2]
@@ -63,7 +63,7 @@ def run_named_stage(work: Callable[[str], None]) -> None:
 
 
 def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -> None:
-    """Run the work; its outputs count only if its inputs are still the same at the end."""
+    """Run the work. Its outputs count only if its inputs are unchanged at the end."""
     print_stacks_on_signal()
     hear_ctrl_c()
     if is_worker():  # the first process of the run does the rest
@@ -89,7 +89,7 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
 
 
 def hear_ctrl_c() -> None:
-    """Let Ctrl-C end a wait for another thread: polars, when imported, sets a handler that resumes such waits."""
+    """Let Ctrl-C end a wait for another thread. polars installs a handler on import that would resume such waits."""
     signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))
 
 
@@ -99,7 +99,7 @@ def _say(line: str) -> None:
 
 
 def _help(stage: str, work: Callable[[], None]) -> None:
-    """Run the work in a process that writes no outputs; the first of a host has read the inputs, to compare them."""
+    """Run the work in a process that writes no outputs. A host's first process records the inputs to compare them."""
     if is_scheduled():
         check_size(stage, processes_of(stage))
         if os.environ.get(LOCAL, "0") == "0":
@@ -109,7 +109,7 @@ def _help(stage: str, work: Callable[[], None]) -> None:
 
 
 def checked_name(name: str) -> str:
-    """Return the run's name, if it can be the name of a folder."""
+    """Return the run's name if it is a valid folder name."""
     if not RUN_NAME.fullmatch(name):
         fix = "Use up to 100 letters, digits, '-' and '_', beginning with a letter or digit"
         raise ParamsError(what=f"'{name[:100]}' cannot name a run", where="params.yaml", fix=fix)
@@ -130,7 +130,7 @@ def _parser(work: Callable[..., None]) -> argparse.ArgumentParser:
 
 
 def _watched(stage: str, arguments: argparse.Namespace) -> AbstractContextManager[None]:
-    """Return a profiler around the stage's work, if it is requested."""
+    """Return a profiler around the stage's work if requested."""
     if not arguments.profile and os.environ.get("POSTTRAIN_PROFILE", "0") in ("", "0"):
         return contextlib.nullcontext()
     from posttrain.measure.profile import profiled
@@ -139,7 +139,7 @@ def _watched(stage: str, arguments: argparse.Namespace) -> AbstractContextManage
 
 
 def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
-    """Run the work and end."""
+    """Run the work and exit."""
     CLOCK.begin()
     make_streams_safe()
     try:
@@ -154,7 +154,7 @@ def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
 
 
 def _explained(name: str, stage: str, work: Callable[[], None]) -> None:
-    """Run the work; an error that a person can fix is one clear line and exit code 1, without a traceback."""
+    """Run the work. A user-fixable error becomes one line and exit code 1, without a traceback."""
     try:
         if not is_worker():
             _end_with_dvc()
@@ -185,7 +185,7 @@ def _explained(name: str, stage: str, work: Callable[[], None]) -> None:
 
 
 def _prepare(stage: str) -> None:
-    """Do what comes before each stage: check what DVC recorded, and remove what earlier runs left."""
+    """Prepare a stage: check what DVC recorded, and remove leftovers of earlier runs."""
     failure_path(stage).unlink(missing_ok=True)
     on_death(partial(_save_failure, stage))
     if "DVC_ROOT" in os.environ:
@@ -194,7 +194,7 @@ def _prepare(stage: str) -> None:
 
 
 def _save_failure(stage: str, text: str) -> None:
-    """Save the error, which `posttrain show results` shows in place of the result."""
+    """Save the error. `posttrain show results` shows it instead of the result."""
     if is_worker():
         return
     with contextlib.suppress(OSError):  # a full disk must not hide the error itself
@@ -202,7 +202,7 @@ def _save_failure(stage: str, text: str) -> None:
 
 
 def _fail(stage: str, line: str, status: int) -> None:
-    """End with one line on stderr, after the traceback if POSTTRAIN_TRACEBACK is set."""
+    """Exit with one line on stderr, after the traceback if POSTTRAIN_TRACEBACK is set."""
     _save_failure(stage, line)
     if os.environ.get("POSTTRAIN_TRACEBACK"):
         traceback.print_exc()
@@ -211,7 +211,7 @@ def _fail(stage: str, line: str, status: int) -> None:
 
 
 def _end_with_dvc() -> None:
-    """Watch the DVC process that started this stage; what a scheduler started has none above itself."""
+    """Watch the DVC process that started this stage. A process started by a scheduler has none."""
     dvc = _dvc_process() if "DVC_ROOT" in os.environ else None
     if dvc or ("DVC_ROOT" in os.environ and not is_scheduled()):
         threading.Thread(target=_end_with, args=(dvc,), daemon=True).start()
@@ -220,7 +220,7 @@ def _end_with_dvc() -> None:
 def _dvc_process() -> psutil.Process | None:
     """Return the DVC process that started this stage; None if it has ended.
 
-    A shell, and whatever else the command names, e.g. `timeout` or `uv run`, may stay between the two processes. The
+    A shell, or another program in the command such as `timeout` or `uv run`, may be between the two processes. The
     ancestors of an orphan are init and session managers, which are not Python programs.
     """
     ancestors = psutil.Process().parents()
@@ -228,7 +228,7 @@ def _dvc_process() -> psutil.Process | None:
 
 
 def _end_with(dvc: psutil.Process | None) -> None:
-    """End once DVC has ended: an orphan would continue to write into outputs that the next run writes too."""
+    """Exit once DVC has ended. An orphan would write into outputs that the next run writes too."""
     with contextlib.suppress(psutil.NoSuchProcess):
         while dvc and dvc.is_running() and dvc.status() != psutil.STATUS_ZOMBIE:
             time.sleep(ORPHAN_CHECK_S)

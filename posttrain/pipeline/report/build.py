@@ -1,4 +1,4 @@
-"""The stage `report`: all policies side by side, as figures, as a table and as one page."""
+"""The stage `report`: compare all policies in numbers, tables and one page."""
 
 from __future__ import annotations
 
@@ -67,38 +67,38 @@ DATA = Path("data")
 SAMPLES, PAGE = Path("report/samples.parquet"), Path("report/report.html")
 CURVES = Path("report/curves.csv")
 SCORES = Path("report/scores.csv")
-"""What `dvc plots show` draws."""
+"""The scores that `dvc plots show` draws."""
 TITLE = "posttrain"
 
 
 SHOWN_PROMPTS = 200
-"""Prompts whose completions are shown side by side."""
+"""The number of prompts whose completions are shown side by side."""
 TEXT_BYTES = 6_000_000
-"""About how much of the page they may be; with more, fewer samples of each prompt are kept."""
+"""The approximate size of these on the page. If there are more, fewer samples per prompt are kept."""
 LONGEST_TEXT = 2000
-"""Longer texts are cut on the page, not in samples.parquet."""
+"""Longer texts are cut on the page, but not in samples.parquet."""
 CURVE_POINTS = 400
-"""Longer learning curves are averaged to as many points."""
+"""Longer learning curves are averaged to this many points."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that the report says, as it is now."""
+    """The complete contents of the report."""
 
     data: Mapping[str, Any]
-    """What the page's script shows."""
+    """The data that the page's script shows."""
     written: Mapping[str, Markup]
     """The parts of the page that need no script."""
     samples: pl.DataFrame
     figures: Mapping[str, Any]
-    """What summary.json holds."""
+    """The contents of summary.json."""
     headline: Mapping[str, Any]
     errors: dict[str, str]
     """Label -> why it is left out."""
 
 
 def read_report(not_current: Mapping[str, str]) -> Report:
-    """Return the report without the policies that are not current."""
+    """Return the report without policies whose results are out of date."""
     settings = read()
     with phase("load"):
         policies, errors = read_policies(settings, not_current)
@@ -130,15 +130,15 @@ def read_report(not_current: Mapping[str, str]) -> Report:
 
 
 def learned(settings: Settings) -> list[str]:
-    """Return the tables that runs learn from, as mine/chat."""
+    """Return the tables that runs train on, e.g. mine/chat."""
     named = {text for run in model_runs(settings).values() for text in texts_in(run or {})}
     return [name for name in tables_under(DATA) if name in named]
 
 
 def build_page(not_current: Mapping[str, str], heading: Markup, to: Path) -> dict[str, str]:
-    """Write the page alone, without the policies that are not current; label -> why one is left out.
+    """Write only the page, without policies whose results are out of date. Return label -> why it is left out.
 
-    `heading`: what differs between equal runs, which the stage's page does not have.
+    `heading`: information that differs between equal runs, so the stage's page does not have it.
     """
     report = read_report(not_current)
     write_text(to, page(report.data, TITLE, {"heading": heading, **report.written}))
@@ -146,7 +146,7 @@ def build_page(not_current: Mapping[str, str], heading: Markup, to: Path) -> dic
 
 
 def build_report() -> dict[str, str]:
-    """Write the files under report/, as the stage does; label -> why a policy is left out."""
+    """Write the files under report/, as the stage does. Return label -> why a policy is left out."""
     report = read_report({})
     write_text(PAGE, page(report.data, TITLE, {"heading": Markup(), **report.written}))
     write_json(Path(SUMMARY), report.figures)
@@ -160,7 +160,7 @@ def build_report() -> dict[str, str]:
 
 
 def reward_metrics(settings: Settings, left_out: Container[str] = ()) -> dict[str, dict[str, Any]]:
-    """Folder under models/ -> what the stage `reward` measured of each reward model that is there, but for some."""
+    """Return folder under models/ -> metrics of the stage `reward`, for existing reward models except `left_out`."""
     names = [f"reward/{run}" for run in group_of(settings, "reward.runs")]
     files = {name: metrics_path(name) for name in names if name not in left_out}
     digests = output_digests()
@@ -180,7 +180,7 @@ def page_data(
     decision: Decision,
     errors: dict[str, str],
 ) -> dict[str, Any]:
-    """Return everything that the page shows, as plain data."""
+    """Return everything on the page as plain data."""
     drawn, trained = curves(labels(settings).items(), CURVE_POINTS), trainings(summary, decision.members)
     return {
         "title": TITLE,
@@ -212,14 +212,14 @@ def page_data(
 
 
 def shown_prompts(settings: Settings, policies: Sequence[Policy], table: pl.DataFrame) -> dict[str, Any]:
-    """Return the prompts of the page with their samples, and how many of all they are."""
+    """Return the page's prompts with samples, and how many of all prompts they are."""
     found = for_page(table["prompt_id"].to_list(), policies, LONGEST_TEXT, TEXT_BYTES, Asked(settings))
     counts = {key: getattr(found, key) for key in ("prompts_in_all", "samples", "samples_in_all")}
     return {"prompts": found.prompts, "reasons": found.reasons, "shown": counts}
 
 
 def _decision(decision: Decision) -> dict[str, Any]:
-    """Return the table that decides: its rows, and the differences to each setting that can be chosen."""
+    """Return the main table: its rows, and the differences to each row that can be chosen as baseline."""
     chosen = {base: decision.figures(base) for base in decision.differences}
     return {
         "base": decision.base,

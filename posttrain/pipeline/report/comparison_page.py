@@ -1,4 +1,4 @@
-"""A comparison as a page: a row for each setting with the parameters that vary as columns, the best first."""
+"""A comparison as a page: a row for each setting with its varied parameters as columns, the best first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posttrain.pipeline.report.page import plain_page
 def comparison_page(
     found: Comparison, command: str, score: Score, against: str | None, named: str | None = None
 ) -> str:
-    """Return the page of what a command line compared; the differences are to `against`, or to the best setting."""
+    """Return the page of a comparison. Differences are to `against`, or to the best setting."""
     labels, metric = [mean.label for mean in found.means], score_title(score, named)
     base = next((pair.right for pair in found.held_out), 0) if against else 0
     varied = list(dict.fromkeys(key for mean in found.means for key in mean.varied)) or ["setting"]
@@ -39,7 +39,7 @@ def comparison_page(
 
 
 def _difference(found: Comparison, labels: Sequence[str], place: int, base: int) -> tuple[str, str]:
-    """Return a setting's difference to another one and the verdict; empty where it is that one or is not compared."""
+    """Return a setting's difference to another one and the verdict; empty if it is the same or not compared."""
     for pair in found.held_out:
         if {pair.left, pair.right} == {place, base} and place != base:
             sign = 1 if pair.left == place else -1

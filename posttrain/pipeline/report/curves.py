@@ -14,7 +14,7 @@ DIGITS = 5
 
 
 def thinned(columns: dict[str, Column], points: int) -> tuple[dict[str, Column], int]:
-    """At most so many points, each the mean of equally many steps, and how many steps that is."""
+    """Return at most `points` points, each the mean of equally many steps, and that number of steps."""
     steps = max((len(column) for column in columns.values()), default=0)
     each = max(1, math.ceil(steps / points))
     thin = {
@@ -25,7 +25,7 @@ def thinned(columns: dict[str, Column], points: int) -> tuple[dict[str, Column],
 
 
 def curves(named: Iterable[tuple[str, str]], points: int) -> list[dict[str, Any]]:
-    """Return the curves of those (path, label) that have a metrics file, for the page."""
+    """Return the page's curves for those (path, label) pairs that have a metrics file."""
     found = []
     for path, label in named:
         if not plot_path(path).is_file():
@@ -38,12 +38,12 @@ def curves(named: Iterable[tuple[str, str]], points: int) -> list[dict[str, Any]
 
 
 QUANTITIES = {"true": 1, "proxy": 1, "score": 1, "loss": -1}
-"""What `watch` measures, `heldout_` and this, what decides before what is learned from; -1: smaller is better."""
+"""Metrics of `watch` after `heldout_`; the deciding ones come first. -1: smaller is better."""
 STEPS = ("best_step", "kept_step", "over_optimised_step")
 
 
 def evaluations(named: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return the evaluations during training of those (path, label) that have some, for the page."""
+    """Return the page's evaluations during training for those (path, label) pairs that have some."""
     found = []
     for path, label in named:
         columns = read_curve(plot_path(path)) if plot_path(path).is_file() else {}
@@ -58,7 +58,7 @@ def evaluations(named: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
 
 
 def _points(columns: dict[str, Column], name: str) -> list[dict[str, Any]]:
-    """Return the evaluations of one quantity, with their intervals."""
+    """Return the evaluations of one quantity with their intervals."""
     parts = (columns[key] for key in ("step", *(f"heldout_{name}{end}" for end in ("", "_low", "_high"))))
     rows = zip(*parts, strict=True)
     return [{"x": step, "y": y, "low": low, "high": high} for step, y, low, high in rows if y is not None]
@@ -82,13 +82,13 @@ SHOWN = (
     "clip_fraction",
     "grad_norm",
 )
-"""The metrics that `dvc plots show` draws, in the order of .dvc/plots/curves.json; then the parts of a reward."""
+"""The metrics that `dvc plots show` draws, ordered as in .dvc/plots/curves.json, then the parts of a reward."""
 
 
 def curves_csv(found: Iterable[dict[str, Any]], policies: Sequence[str] = ()) -> str:
     """Return the curves of all runs as one table for DVC: metric, run, step, value.
 
-    Runs come in the order in which the page gives them colours: policies first.
+    The order of the runs is the order of their colours on the page: policies first.
     """
     lines = ["metric,run,step,value"]
     place = {label: number for number, label in enumerate(policies)}

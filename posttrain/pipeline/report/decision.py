@@ -1,6 +1,6 @@
-"""The table that decides: settings with their seeds pooled, the best first, each tested against one of them.
+"""The main table: settings with pooled seeds, the best first, each tested against one of them.
 
-The differences are those of `posttrain compare`: paired on the same prompts, with Holm's correction.
+The differences are the same as in `posttrain compare`: paired on the same prompts, with Holm's correction.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from posttrain.settings.params import did_you_mean
 
 @dataclass(frozen=True)
 class Row:
-    """A setting: the policies that differ in their seeds alone, with the means of their figures."""
+    """A setting: policies that differ only in their seeds, with the means of their metrics."""
 
     setting: str
     policies: tuple[str, ...]
     model: str
-    """Of the first of them."""
+    """The model of the first policy."""
     trained: tuple[str, ...]
-    """Those with other scores or curves than the ones before; the means are of these."""
+    """The policies whose scores or curves differ from those before. The means are over these."""
     figures: Figures
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The rows, the best first, and the difference of each to each other one."""
+    """The rows, the best first, and the differences between all of them."""
 
     rows: tuple[Row, ...]
     differences: Mapping[str, Mapping[str, Finding]]
-    """Setting -> the settings that are tested against it, with Holm's correction over them."""
+    """Setting -> the settings tested against it, with Holm's correction over them."""
     base: str
-    """The setting of the policy that KL was measured against; else the first one."""
+    """The setting of the reference policy for the KL; the first setting if there is none."""
     fallen: Mapping[str, Sequence[Fall]] = field(default_factory=dict)
-    """Setting -> the guarded metrics that are clearly lower in others than in it."""
+    """Setting -> the guarded metrics that are clearly lower in other settings than in it."""
 
     def figures(self, other: str | None = None) -> dict[str, dict[str, float]]:
-        """Setting -> figures, with the difference to `other`: a setting, or one of its policies."""
+        """Return setting -> metrics, with the difference to `other`: a setting, or one of its policies."""
         names = {name: row.setting for row in self.rows for name in (*row.policies, row.setting)}
         base = other or self.base
         if names and base not in names:
@@ -69,12 +69,12 @@ class Decision:
         return {row.setting: row.policies for row in self.rows}
 
     def tasks(self, tasks: Mapping[str, str]) -> dict[str, str]:
-        """Setting -> its task, from the tasks of policies."""
+        """Return setting -> its task, from the tasks of policies."""
         return {row.setting: tasks[row.policies[0]] for row in self.rows if row.policies[0] in tasks}
 
 
 def decide(policies: Sequence[Policy], settings: Settings) -> Decision:
-    """Return the table of policies that were evaluated on the same prompts."""
+    """Return the table for policies that were evaluated on the same prompts."""
     if not policies:
         return Decision((), {}, "")
     by_label = {policy.label: policy for policy in policies}
@@ -113,7 +113,7 @@ def _gain(finding: Finding | None) -> dict[str, float]:
 
 
 def _row(setting: Setting, policies: Mapping[str, Policy]) -> Row:
-    """Return a setting with the means of its trainings' figures; of several seeds the interval is over seeds too."""
+    """Return a setting with its mean metrics. With several seeds, the interval covers seeds too."""
     mine = [policies[policy.name] for policy in setting.trained]
     figures = [figures_of(policy.metrics) for policy in mine]
     shared = [key for key in figures[0] if all(key in other for other in figures)]
@@ -127,7 +127,7 @@ def _row(setting: Setting, policies: Mapping[str, Policy]) -> Row:
 
 
 def _pooled(setting: Setting, part: str) -> dict[str, float]:
-    """Return a part of the reward, or a metric, over the seeds of a setting; failures are those of all seeds."""
+    """Return a part of the reward, or a metric, over a setting's seeds. Failures are added up."""
     if not all(part in policy.parts for policy in setting.trained):
         return {}
     own = replace(setting, trained=[by_metric(policy, part) for policy in setting.trained])

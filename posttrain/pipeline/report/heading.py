@@ -1,4 +1,4 @@
-"""What places a page: commit, date, machine, seeds, times, and what changed in params.yaml since the commit.
+"""The heading of a page: commit, date, machine, seeds, times, and changes in params.yaml since the commit.
 
 It differs between equal runs, so the stage's own page, whose bytes must be equal, does not have it.
 """
@@ -50,7 +50,7 @@ def heading(now: datetime | None = None) -> Markup:
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
-    """Return the records under a folder; one that another process is writing is left out."""
+    """Return the records in a folder. One that another process is writing is left out."""
     return [record for file in sorted(folder.rglob("*.json")) if (record := read_record(file))]
 
 
@@ -66,7 +66,7 @@ def _time(seconds: float) -> str:
 
 
 def _commit() -> str:
-    """Return the commit, and whether files that git tracks differ from it."""
+    """Return the commit, and whether tracked files differ from it."""
     commit = git_or_none("rev-parse", "--short", "HEAD")
     if commit is None:
         return "none"
@@ -75,14 +75,14 @@ def _commit() -> str:
 
 
 def _changes() -> list[str]:
-    """Return the keys of params.yaml that differ from the commit's, with both values."""
+    """Return the keys of params.yaml that differ from the commit, with both values, as text."""
     lines = [f"{key}: {old} → {new}" for key, old, new in changes()]
     more = len(lines) - MOST_CHANGES
     return [*lines[:MOST_CHANGES], f"{more} more"] if more > 0 else lines
 
 
 def changes(root: Path = Path()) -> list[tuple[str, object, object]]:
-    """Return the keys of params.yaml that differ from the commit's, with both values."""
+    """Return the keys of params.yaml that differ from the commit, with both values."""
     committed = git_or_none("show", f"HEAD:./{PARAMS_FILE}", root=root)
     if committed is None:
         return []

@@ -1,4 +1,4 @@
-"""What runs sampled last while they train, from the files that they write with each checkpoint."""
+"""The latest samples of running runs, from the files written with each checkpoint."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from posttrain.rollout import stored_value
 
 PROMPTS: Final = 3
 SAMPLES: Final = 4
-"""So many samples of so many prompts are shown, of the newest round."""
+"""The number of prompts, and of samples per prompt, that are shown from the newest round."""
 LONGEST: Final = 1000
-"""Characters of a text; a longer one is cut."""
+"""The most characters of a text. Longer ones are cut."""
 
 
 def last_rollouts(settings: Any, stages: Iterable[str]) -> Markup:
-    """Return the samples of the newest round of each of these stages, as HTML that is folded."""
+    """Return the samples of each stage's newest round as collapsed HTML."""
     parts = []
     for stage in stages:
         files = Path("checkpoints").glob(f"{stage.replace('@', '/')}/*/rollouts/draw-*.parquet")
@@ -35,7 +35,7 @@ def last_rollouts(settings: Any, stages: Iterable[str]) -> Markup:
 
 
 def _asked(settings: Any, stage: str) -> dict[str, str]:
-    """Return the text of each prompt of a run's table by its id; none where that cannot be read."""
+    """Return id -> prompt text for a run's table; empty if it cannot be read."""
     with suppress(ParamsError, *DECODE_ERRORS):
         file = table_path(str(at(settings, f"{stage.replace('@', '.runs.')}.data")))
         table = pl.read_parquet(file, columns=["id", "prompt"])
@@ -59,7 +59,7 @@ def _round(stage: str, rollouts: pl.DataFrame, asked: dict[str, str]) -> Markup:
 
 
 def _sample(row: dict[str, Any]) -> Markup:
-    """Return one sample: its reward with the parts, how it ended, and its text."""
+    """Return one sample as HTML: its reward with the parts, how it ended, and its text."""
     parts = [f"{part['name']} {_short(stored_value(part))} ({part['status']})" for part in row["scores"]]
     facts = ", ".join([*parts, row["finish"], f"{row['length']} token{'s' * (row['length'] != 1)}"])
     text = "(its text is not kept)" if row["completion"] is None else row["completion"][:LONGEST]

@@ -1,4 +1,4 @@
-"""Where the models come from: settings that differ between runs, and the inputs and figures of each run."""
+"""The origin of the models: settings that differ between runs, and the inputs and metrics of each run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from posttrain.pipeline.workspace import metrics_path
 from posttrain.settings.plain import flattened
 
 INPUTS = ("start", "policy", "teacher", "data", "path", "name", "task")
-"""The settings that say what a run is made from."""
+"""The settings that name a run's inputs."""
 
 
 def differing(settings: Settings) -> dict[str, Any]:
-    """The runs that name an algorithm, and the settings in which they differ; None where one leaves the default."""
+    """Return the runs that name an algorithm, and the settings in which they differ; None for a default."""
     found = {path: run for path, run in model_runs(settings).items() if "algorithm" in run}
     named = labels(settings)
     flat = {path: flattened(run) if run else {} for path, run in found.items()}
@@ -30,13 +30,13 @@ def differing(settings: Settings) -> dict[str, Any]:
 
 
 def labels(settings: Settings) -> dict[str, str]:
-    """Model or curve -> its displayed name: the label under which the model is evaluated, else its folder."""
+    """Return model or curve -> displayed name: the evaluation's label if there is one, else the folder."""
     evaluated = {model: label for label, model in reversed(policies(settings).items())}
     return {path: evaluated.get(path, path) for path in curve_runs(settings)}
 
 
 def made_from(settings: Settings, found: list[Policy]) -> list[dict[str, Any]]:
-    """Per run: what it starts from, the numbers it wrote (rows, tokens, steps), and its settings."""
+    """Return for each run its start, the numbers that it wrote (rows, tokens, steps), and its settings."""
     runs = [
         _run(f"data/{name}" if stage.makes == "tables" else stage.output(name), run or {})
         for stage in STAGES
@@ -59,7 +59,7 @@ def _run(path: str, section: Settings) -> dict[str, Any]:
 
 
 def _evaluation(settings: Settings, found: list[Policy]) -> dict[str, Any]:
-    """Return the evaluation's data and size; the digest is that of the prompts' ids."""
+    """Return the evaluation's data and size. The digest is of the prompts' ids."""
     ids = prompt_ids(found[0])
     section = group_of(settings, "evaluate.settings")
     completions = sum(policy.rollouts.height for policy in found)

@@ -1,4 +1,4 @@
-"""`posttrain watch`: the report's page on loopback, with a login, renewed while stages run."""
+"""`posttrain watch`: serve the report's page on loopback, with a login, and update it while stages run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from posttrain.pipeline.workspace import PARAMS_FILE
 SHOWN: Final = ("plots", "results", "metrics", "records", PARAMS_FILE, LOCK, str(RWLOCK))
 """The files and folders that the page is made from."""
 REST: Final = 4
-"""The page is not made again before so many times the time that it took: a fifth of a core at most."""
+"""The page is made again only after this many times its own build time, so it uses at most a fifth of a core."""
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -47,17 +47,17 @@ HEADERS: Final = {
 
 @dataclass
 class LivePage:
-    """The page, made again when a file that it shows has changed."""
+    """The page. It is made again when a file that it shows has changed."""
 
     text: str = ""
     version: str = ""
     error: str = ""
-    """Why the page is that of an earlier moment, or why there is none."""
+    """Why the page is outdated, or why there is none."""
     _marks: dict[str, Mark] = field(default_factory=dict)
     _due: float = 0.0
 
     def renew(self) -> None:
-        """Make the page again, if it is time and a file has changed."""
+        """Make the page again if enough time has passed and a file has changed."""
         begun = time.monotonic()
         if begun < self._due:
             return
@@ -71,7 +71,7 @@ class LivePage:
         self._due = time.monotonic() + REST * (time.monotonic() - begun)
 
     def state(self) -> dict[str, Any]:
-        """Return what the open page asks for every few seconds: its version, and a line for each running stage."""
+        """Return what the open page polls: its version, and a line for each running stage."""
         lines = [f"error: {self.error}"] if self.error else []
         with contextlib.suppress(PosttrainError):
             lines += running_lines(running_stages(Pipeline())) or ["nothing runs"]
@@ -98,7 +98,7 @@ def _made(version: str) -> str:
 
 
 def application(live: LivePage, secret: str, port: int) -> Starlette:
-    """Return the server: `/?key=SECRET` once for the login, then `/` and `/state`."""
+    """Return the server: `/?key=SECRET` logs in once, then `/` and `/state` work."""
     cookie, busy = f"posttrain-watch-{port}", asyncio.Lock()
     hosts = {f"{HOST}:{port}", f"localhost:{port}"}
 

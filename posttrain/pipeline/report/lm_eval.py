@@ -1,4 +1,4 @@
-"""The figures of `evaluate.lm_eval`: a row for each task and metric, a column for each run."""
+"""The metrics of `evaluate.lm_eval`: a row for each task and metric, a column for each run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from posttrain.pipeline.params.stage_table import Settings, group_of
 from posttrain.pipeline.report.policies import check_recorded, need_numbers, output_digests, read_json
 
 ERROR = "_stderr"
-"""What the name of a metric has after it where it is the standard error."""
+"""The suffix of a metric's name that marks its standard error."""
 
 
 def lm_eval_table(settings: Settings, left_out: Container[str]) -> dict[str, Any]:
-    """Return the runs with their models, and each figure with its standard error; `left_out`: lm_eval/RUN."""
+    """Return the runs with their models, and each metric with its standard error. `left_out`: lm_eval/RUN."""
     found = _figures(settings, left_out)
     names = dict.fromkeys(name for _, figures in found.values() for name in figures if ERROR not in name)
     return {
@@ -31,7 +31,7 @@ def lm_eval_rows(settings: Settings, left_out: Container[str]) -> list[dict[str,
 
 
 def _figures(settings: Settings, left_out: Container[str]) -> dict[str, tuple[str, dict[str, float]]]:
-    """Return run -> its model and its figures, of runs that are current and have some."""
+    """Return run -> its model and metrics, for runs with current results."""
     found, digests = {}, output_digests()
     for run, asked in group_of(settings, "evaluate.lm_eval").items():
         file = Path("results/lm_eval") / run / "metrics.json"
@@ -43,7 +43,7 @@ def _figures(settings: Settings, left_out: Container[str]) -> dict[str, tuple[st
 
 
 def lm_eval_lines(settings: Settings, left_out: Container[str]) -> str:
-    """Return the same as text; empty where there is nothing."""
+    """Return the same as text; empty if there is nothing."""
     table = lm_eval_table(settings, left_out)
     rows = [["lm-eval", *(f"{one['run']} ({one['model']})" for one in table["runs"])]]
     rows += [[row["name"], *row["cells"]] for row in table["rows"]]
@@ -51,7 +51,7 @@ def lm_eval_lines(settings: Settings, left_out: Container[str]) -> str:
 
 
 def _cell(figures: dict[str, float], name: str) -> str:
-    """Return a figure, with its standard error where there is one."""
+    """Return a metric, with its standard error if there is one."""
     if name not in figures:
         return "-"
     metric, comma, reader = name.partition(",")

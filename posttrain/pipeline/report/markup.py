@@ -1,4 +1,4 @@
-"""Writes tables of the page as HTML, so that they are there without its script, and in print."""
+"""Write the page's tables as HTML, so that they work without its script and in print."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from dataclasses import dataclass
 from posttrain.measure.terminal import visible
 
 NOT_MEASURED = "not measured"
-"""What a cell shows in place of a figure."""
+"""The text of a cell without a measurement."""
 UNREAD = "no readable answer"
-"""What stands next to a score of completions without an answer that could be read."""
+"""The note next to a score if no answer could be read."""
 
 
 class Markup(str):
-    """A text that is HTML already."""
+    """A text that is already HTML."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its title, and the classes of its cells."""
+    """A column of a table: its title, and the CSS classes of its cells."""
 
     title: str
     kind: str = ""
 
 
 def escaped(text: object) -> Markup:
-    """Return a text as HTML: it is never read as markup, and marks that reverse a line are shown, not obeyed."""
+    """Return a text escaped for HTML. Characters that reverse the text direction are shown, not applied."""
     return text if isinstance(text, Markup) else Markup(html.escape(visible(str(text))))
 
 
 def element(name: str, *inside: object, **attributes: str | None) -> Markup:
-    """Return an element; `_` in the name of an attribute stands for `-`, and one that is None is left out."""
+    """Return an element. `_` in an attribute name becomes `-`; attributes that are None are left out."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(value)}"' for key, value in attributes.items() if value
     )
@@ -40,9 +40,9 @@ def element(name: str, *inside: object, **attributes: str | None) -> Markup:
 
 
 def table(caption: str, columns: Sequence[Column], rows: Sequence[Sequence[object]], *, stacks: bool = True) -> Markup:
-    """Return a table that scrolls in its own box; where it `stacks`, a narrow screen shows each row as a card.
+    """Return a table in its own scroll box. If it `stacks`, narrow screens show each row as a card.
 
-    The roles say what the display of a card would make a screen reader forget.
+    The roles keep the table's structure for screen readers, which would lose it with the cards' display.
     """
     titles = [element("th", one.title, scope="col", role="columnheader", class_=one.kind) for one in columns]
     head = element("thead", element("tr", *titles, role="row"), role="rowgroup")
@@ -65,13 +65,13 @@ def table(caption: str, columns: Sequence[Column], rows: Sequence[Sequence[objec
 
 
 def figures(pairs: Mapping[str, object]) -> Markup:
-    """Return names with their values, as a list that wraps."""
+    """Return names with values as a wrapping list."""
     rows = (element("div", element("dt", name), element("dd", value)) for name, value in pairs.items())
     return element("dl", *rows, class_="figures")
 
 
 def folded(summary: str, inside: Markup) -> Markup:
-    """Return a part that is closed until it is asked for."""
+    """Return a part that is collapsed at first."""
     return element("details", element("summary", summary), inside)
 
 

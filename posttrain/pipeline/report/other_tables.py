@@ -1,4 +1,4 @@
-"""Evaluations on tables of their own (`evaluate.runs`): what was won or lost beside what was trained."""
+"""Evaluations on their own tables (`evaluate.runs`): effects of training beyond the training task."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from posttrain.pipeline.report.summary import GAIN, part_cell, shown_parts
 from posttrain.settings.plain import flattened
 
 LEFT_OUT = ("score", "score_low", "score_high", "kl_k1", "kl_k3", "greedy", "parsed", "truncated")
-"""Figures that have a column of their own, or say nothing beside the score."""
+"""Metrics that have their own column, or add nothing to the score."""
 NOT_MEANING = ("by", "context", "reference")
-"""Settings that may differ within a table: `by` is in its name, the others are ways to answer with the same score."""
+"""Settings that may differ within a table. `by` is in the title; the others do not change what the score means."""
 
 
 @dataclass(frozen=True)
 class OtherTable:
-    """The policies that were evaluated on one table with scores of one meaning, and the reference among them."""
+    """Policies that were evaluated on one table with comparable scores, and the reference among them."""
 
     name: str
     reference: str
     names: Mapping[str, str]
-    """Run -> what its row is called: its policy, with the run where that alone is not clear."""
+    """Run -> the name of its row: the policy, and the run if the policy alone is ambiguous."""
     rows: list[dict[str, Any]]
-    """`policy`, `run`, `score`, `low`, `high`, the paired difference to the reference, and more figures."""
+    """`policy`, `run`, `score`, `low`, `high`, the paired difference to the reference, and more metrics."""
 
 
 def other_tables(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[OtherTable], dict[str, str]]:
-    """Return the evaluations of `evaluate.runs` by their table, and name of a run -> why it has no results."""
+    """Return the evaluations of `evaluate.runs` by table, and run -> why it has no results."""
     errors: dict[str, str] = {}
     groups: dict[str, list[tuple[Flat, Policy]]] = {}
     digests, flat = output_digests(), flattened(settings)
@@ -66,14 +66,14 @@ def as_lines(tables: Sequence[OtherTable]) -> list[str]:
 
 
 def _meaning(name: str, run: Settings, flat: Flat) -> Flat:
-    """Return the settings of a run without which its scores mean something else, and the split that it reads."""
+    """Return the settings of a run that change what its scores mean, and the split that it reads."""
     split = "test" if str(run.get("data", "")).endswith("/prompts") else "heldout"
     own = {key: value for key, value in meaning_of(name, flat).items() if key not in NOT_MEANING}
     return {**own, "split": str(run.get("split", split))}
 
 
 def _alike(name: str, found: Sequence[tuple[Flat, Policy]]) -> dict[str, list[Policy]]:
-    """Return the policies whose scores mean the same; where there are several meanings, the titles tell them apart."""
+    """Return groups of policies with comparable scores. If there are several, the titles distinguish them."""
     keys = differing([own for own, _ in found])
     groups: dict[str, list[Policy]] = {}
     for own, policy in found:
@@ -83,7 +83,7 @@ def _alike(name: str, found: Sequence[tuple[Flat, Policy]]) -> dict[str, list[Po
 
 
 def _table(name: str, found: Sequence[Policy], base: str, shown: Mapping[str, str], *, on_main: bool) -> OtherTable:
-    """Return one table; `on_main`: it is that of `evaluate.settings`, on which the policies have other scores."""
+    """Return one table. `on_main`: it is the table of `evaluate.settings`, where the policies have other scores."""
     reference = next((policy for policy in found if policy.model == base), found[0])
     others = {policy.label: policy.rollouts for policy in found if policy is not reference}
     gains = against(reference.rollouts, others)
@@ -101,7 +101,7 @@ def _table(name: str, found: Sequence[Policy], base: str, shown: Mapping[str, st
 
 
 def as_cells(table: OtherTable) -> list[list[str]]:
-    """Return the titles and the rows of a table as texts."""
+    """Return the titles and rows of a table as texts."""
     figures = dict.fromkeys(
         key for row in table.rows for key in row if key not in ("policy", "run", "score", "low", "high")
     )

@@ -1,4 +1,4 @@
-"""Builds the report's page: one file that loads nothing and sends nothing."""
+"""Build the report's page: one file that loads nothing and sends nothing."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SCRIPTS = (
 
 
 def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup], *, live: Sequence[str] = ()) -> str:
-    """The page with style, script and data inside; its content security policy allows only this style and script.
+    """Return the page with style, script and data inside. Its content security policy allows only these.
 
-    `written`: the parts that need no script. `live`: scripts of a page that asks its server what is new.
+    `written`: the parts that need no script. `live`: scripts of a page that polls its server.
     """
     scripts = "\n".join(map(asset, (*SCRIPTS, *live)))
     style, script = asset("page.css"), f'"use strict";\n(() => {{\n{scripts}}})();\n'
@@ -51,7 +51,7 @@ def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup], *, 
 
 
 def plain_page(title: str, body: Markup) -> str:
-    """Return a page of text and tables, with the same style and without a script."""
+    """Return a page of text and tables with the same style and no script."""
     style = asset("page.css")
     policy = f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src '{_hash(style)}'"
     return f"""<!DOCTYPE html>
@@ -71,13 +71,13 @@ def plain_page(title: str, body: Markup) -> str:
 
 
 def embedded(data: Any) -> str:
-    """JSON that is safe between <script> tags: it cannot end the element or begin a comment."""
+    """Return JSON that is safe between <script> tags: it cannot end the element or start a comment."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def asset(name: str) -> str:
-    """Return a file of this folder that is part of the page."""
+    """Return a file of the page from this folder."""
     return (ASSETS / name).read_text(encoding="utf-8")
 
 

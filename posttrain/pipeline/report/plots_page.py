@@ -1,4 +1,4 @@
-"""Makes `dvc plots show` work without a network: a page for DVC to fill, with vega's scripts inside."""
+"""Make `dvc plots show` work without a network: a page for DVC to fill, with vega's scripts inside."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def page() -> str:
 
 
 def install(root: Path) -> Path:
-    """Write the page under `root` and name it in DVC's local settings, which git does not track."""
+    """Write the page under `root` and set it in DVC's local settings, which git does not track."""
     if not (root / ".dvc").is_dir():
         raise PipelineError(what="no DVC project", where=str(root), fix="Run from the project's root folder")
     target = root / PAGE
@@ -63,7 +63,7 @@ def install(root: Path) -> Path:
 
 
 def vegalite_5() -> str:
-    """DVC's plot templates are written for vega-lite 5."""
+    """Return the script of vega-lite 5, because DVC's plot templates need this version."""
     import vl_convert
 
     versions = [tuple(int(part) for part in version.split(".")) for version in vl_convert.get_vegalite_versions()]

@@ -30,7 +30,7 @@ class Policy:
 
 
 def read_policies(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[Policy], dict[str, str]]:
-    """Return the policies that were evaluated on the same prompts; label -> error of the others."""
+    """Return the policies that were evaluated on the same prompts, and label -> error for the others."""
     found: list[Policy] = []
     errors: dict[str, str] = dict(not_current)
     digests = output_digests()
@@ -53,30 +53,30 @@ def read_policies(settings: Settings, not_current: Mapping[str, str]) -> tuple[l
 
 
 def output_digests() -> dict[str, str]:
-    """Path -> the digest that dvc.lock has of each output."""
+    """Return path -> digest in dvc.lock, for each output."""
     outs = [out for entry in read_settled().values() for out in entry.get("outs", [])]
     return {out["path"]: out["md5"] for out in outs if "md5" in out}
 
 
 def check_recorded(file: Path, digests: Mapping[str, str]) -> None:
-    """Refuse a small file whose bytes are not those that DVC recorded: DVC itself compares no more than its times."""
+    """Reject a small file whose bytes differ from DVC's record. DVC itself only compares its times."""
     known = digests.get(file.as_posix())
     if known and file.is_file() and file_digest(file) != known:
         raise DataError(what="it is not what its stage wrote, as dvc.lock has it", where=str(file), fix=VERIFY)
 
 
 def prompt_ids(policy: Policy) -> list[str]:
-    """Return the prompts of an evaluation, in their order."""
+    """Return the prompts of an evaluation in order."""
     return policy.rollouts["prompt_id"].unique(maintain_order=True).to_list()
 
 
 def reference(policies: Iterable[Policy]) -> str:
-    """Return the label of the policy that KL was measured against: its own is 0."""
+    """Return the label of the reference policy for the KL. Its own KL is 0."""
     return next((policy.label for policy in policies if policy.metrics.get("kl_k1") == 0.0), "reference")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return a file of metrics."""
+    """Return the contents of a metrics file."""
     try:
         data = read_finite_json(path)
     except FileNotFoundError as error:
@@ -89,14 +89,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def need_numbers(metrics: Mapping[str, Any], names: Iterable[str], file: Path) -> None:
-    """Refuse a file of metrics in which one of these is not a number."""
+    """Reject a metrics file in which one of these is not a number."""
     odd = [name for name in names if isinstance(metrics.get(name), bool) or not isinstance(metrics[name], int | float)]
     if odd:
         raise DataError(what=f"not a number: {', '.join(odd)}", where=str(file), fix=VERIFY)
 
 
 def read_policy(label: str, model: str) -> Policy:
-    """Return what the evaluation of a policy has written."""
+    """Return the files that the evaluation of a policy wrote."""
     folder = Path("results") / label
     metrics = read_json(folder / "metrics.json")
     if missing := [name for name in ("score", "score_low", "score_high") if name not in metrics]:

@@ -1,4 +1,4 @@
-"""The ratings of policies against each other, as the stage `evaluate_ratings` wrote them."""
+"""Ratings of policies against each other, as written by the stage `evaluate_ratings`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posttrain.pipeline.workspace import metrics_path
 
 
 def read_ratings(settings: Settings, left_out: Container[str]) -> dict[str, dict[str, Any]]:
-    """Return name -> what metrics/ratings/NAME.json holds, of those that have run; `left_out`: ratings/NAME."""
+    """Return name -> contents of metrics/ratings/NAME.json, for ratings that have run. `left_out`: ratings/NAME."""
     names = [name for name in group_of(settings, "evaluate.ratings") if f"ratings/{name}" not in left_out]
     files = {name: metrics_path(f"ratings/{name}") for name in names}
     digests = output_digests() if files else {}

@@ -1,4 +1,4 @@
-"""The results of the last run as a table on the terminal or as data, and the report's page of them."""
+"""The results of the last run as a table for the terminal, as data, or as the report's page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _INTERVALS = (
 
 
 def results_table(not_current: Mapping[str, str], against: str | None = None) -> str:
-    """Return every setting with its figures, or with the reason why there are none; the gains; what to look at next."""
+    """Return every setting with its metrics, or why it has none; the gains; and what to look at next."""
     summary, tasks, trained, errors = current_summary(not_current, against)
     others, missing = other_tables(read(), not_current)
     errors |= missing
@@ -63,7 +63,7 @@ def results_table(not_current: Mapping[str, str], against: str | None = None) ->
 
 
 def _rated(settings: Settings, not_current: Mapping[str, str]) -> Iterator[str]:
-    """Yield the ratings of policies against each other, each as lines."""
+    """Yield the ratings of policies, each as lines."""
     for name, found in read_ratings(settings, not_current).items():
         yield "\n".join(rating_lines(name, found))
 
@@ -89,9 +89,9 @@ def results_json(not_current: Mapping[str, str], against: str | None = None) -> 
 
 
 def write_report(not_current: Mapping[str, str], to: str | None = None) -> str:
-    """Write the page from current results, with when and from what it was made; says what is left out.
+    """Write the page from current results, with its date and origin. Return a text about what is left out.
 
-    It is not the page under report/, an output of DVC, which only the stage writes.
+    It is not the page under report/. That one is an output of DVC, and only the stage writes it.
     """
     from posttrain.pipeline.report.build import build_page
     from posttrain.pipeline.report.heading import PAGE_SO_FAR, heading
@@ -104,7 +104,7 @@ def write_report(not_current: Mapping[str, str], to: str | None = None) -> str:
 def current_summary(
     not_current: Mapping[str, str], against: str | None = None
 ) -> tuple[dict[str, Figures], dict[str, str], dict[str, list[Figures]], dict[str, str]]:
-    """Return rows of settings whose results are current, their tasks, their trainings; label -> reason of others."""
+    """Return rows of settings with current results, their tasks and trainings, and label -> reason for the others."""
     from posttrain.pipeline.report.build import reward_metrics
 
     settings = read()
@@ -116,13 +116,13 @@ def current_summary(
 
 
 def reward_note(summary: Mapping[str, Figures]) -> str:
-    """Return the accuracies of the reward models in a sentence."""
+    """Return a sentence with the accuracies of the reward models."""
     found = [f"{name} {figures['accuracy']:.3f}" for name, figures in reward_figures(summary).items()]
     return f"Accuracy of the reward model on held-out pairs: {', '.join(found)}." if found else ""
 
 
 def _judge_note(policy: tuple[str, Figures]) -> str:
-    """Return what the verdicts of a judge on a policy took."""
+    """Return the usage of a judge's verdicts on a policy."""
     label, figures = policy
     if "judge_requests" not in figures:
         return ""
@@ -132,7 +132,7 @@ def _judge_note(policy: tuple[str, Figures]) -> str:
 
 
 def _fallen(settings: Settings) -> Iterator[str]:
-    """Yield what the report says of each run whose true reward on held-out prompts fell while it was trained."""
+    """Yield the report's warning for each run whose true held-out reward fell during training."""
     for run in evaluations(labels(settings).items()):
         first = run["measured"][0]
         points = {point["x"]: point for point in first["points"]}
@@ -159,7 +159,7 @@ def _next() -> str:
 
 
 def _example_setting(settings: Settings) -> str:
-    """Return a number of the last run's settings that is not 0, doubled, as an argument of `-S`."""
+    """Return an argument for `-S` that doubles a nonzero number in the last run's settings."""
     candidates = [
         (f"{section_of(settings, path)}.{key}", float(text))
         for path, run in model_runs(settings).items()
@@ -177,6 +177,6 @@ def _example_setting(settings: Settings) -> str:
 
 
 def _next_to_python(tool: str) -> str:
-    """Return the command to type: with the environment's folder if that is in the workspace."""
+    """Return the command to type, with the environment's folder if that is in the workspace."""
     folder = Path(sys.executable).parent
     return str((folder / tool).relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else tool

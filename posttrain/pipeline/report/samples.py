@@ -1,4 +1,4 @@
-"""What every policy answered to the same prompts, side by side."""
+"""The answers of all policies to the same prompts, side by side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posttrain.rollout import stored_value
 
 DIGITS = 4
 SAMPLE_BYTES = 150
-"""What a sample takes on the page next to its text."""
+"""Bytes of a sample on the page besides its text."""
 ROW = (
     "id", "prompt_id", "problem", "task", "prompt", "answer", "completion", "reward", "status", "scores", "truncated",
     "greedy", "sample",
@@ -23,9 +23,9 @@ ROW = (
 
 
 def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
-    """Return one row per prompt; per policy its first sample and likeliest completion with their scores, and the mean.
+    """Return one row per prompt. Each policy has its first sample, greedy completion, their scores, and the mean score.
 
-    The prompts are those whose text was kept; where none was, the scores stand alone.
+    The prompts are those with stored text. If there are none, only the scores are shown.
     """
     if not policies:
         return pl.DataFrame(schema={"prompt_id": pl.String, "problem": pl.String, "prompt": pl.String})
@@ -39,22 +39,22 @@ def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Shown:
-    """The prompts of the page with their samples, as plain data, and how many of all there are."""
+    """The page's prompts with samples as plain data, and how many of all prompts they are."""
 
     prompts: list[dict[str, Any]]
     prompts_in_all: int
     samples: int
-    """The first ones of each prompt; the shares are those of all samples."""
+    """The first samples of each prompt. The shares are over all its samples."""
     samples_in_all: int
     reasons: list[str]
-    """What was asked for; a sample has its place in this list."""
+    """The requirements that samples missed. A sample stores an index into this list."""
 
 
 def for_page(chosen: Sequence[str], policies: Sequence[Policy], longest: int, budget: int, asked: Asked) -> Shown:
-    """Return what each policy answered to these prompts, with long texts cut.
+    """Return each policy's answers to these prompts, with long texts cut.
 
-    Where that is more than `budget` bytes, fewer samples of each prompt are kept; and where one is too much, fewer
-    prompts. Prompts whose text was not kept are left out.
+    If the result exceeds `budget` bytes, fewer samples per prompt are kept; if one is still too much, fewer prompts.
+    Prompts without stored text are left out.
     """
     if not policies:
         return Shown([], 0, 0, 0, [])
@@ -83,7 +83,7 @@ def for_page(chosen: Sequence[str], policies: Sequence[Policy], longest: int, bu
 
 
 def _by_prompt(policy: Policy, chosen: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the rollouts of each prompt, the sampled ones first."""
+    """Return the rollouts of each prompt, sampled ones first."""
     outcomes = "pass_at_1" in policy.metrics
     tokens = pl.col("length") if "length" in policy.rollouts.columns else pl.col("logps").list.len()
     rows = policy.rollouts.filter(pl.col("prompt_id").is_in(list(chosen)))
@@ -96,7 +96,7 @@ def _by_prompt(policy: Policy, chosen: Sequence[str]) -> dict[str, list[dict[str
 
 
 def _sizes(row: Mapping[str, Any], longest: int, most: int) -> list[int]:
-    """Return about how many bytes a prompt takes with its likeliest completions, and each of its samples."""
+    """Return the approximate bytes of a prompt with its greedy completions, and of each of its samples."""
     sizes = [len(json.dumps([row["prompt"], row["answer"]])), *[0] * most]
     for sample in (sample for mine in row["by"] for sample in mine or ()):
         place = 0 if sample["greedy"] else min(sample["sample"], most - 1) + 1
@@ -107,7 +107,7 @@ def _sizes(row: Mapping[str, Any], longest: int, most: int) -> list[int]:
 def _answered(
     mine: Sequence[Mapping[str, Any]], most: int, longest: int, asked: Asked, reasons: dict[str, int]
 ) -> dict[str, Any]:
-    """Return the first samples of one prompt, its likeliest completion, and the figures of all its samples."""
+    """Return the first samples of one prompt, its greedy completion, and the metrics of all its samples."""
     sampled = [row for row in mine if not row["greedy"]]
     known = [row["reward"] for row in sampled if row["reward"] is not None]
     counts: dict[str, int] = {}
@@ -136,7 +136,7 @@ def _answered(
 
 
 def lengths(policy: Policy) -> dict[str, float]:
-    """Return how long the sampled completions are, in tokens: the mean and five quantiles."""
+    """Return the lengths of sampled completions in tokens: the mean and five quantiles."""
     rows = policy.rollouts.filter(~pl.col("greedy"))
     sampled = rows["length"] if "length" in rows.columns else rows["logps"].list.len()
     names = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
@@ -146,7 +146,7 @@ def lengths(policy: Policy) -> dict[str, float]:
 
 
 def samples(policy: Policy) -> int:
-    """Return how many completions were sampled for each prompt."""
+    """Return the number of samples per prompt."""
     return int(policy.rollouts.filter(~pl.col("greedy"))["sample"].n_unique())
 
 

@@ -1,4 +1,4 @@
-"""Which results are out of date for the current params, data and code, and why; read while DVC runs, too."""
+"""Find which results are out of date for the current params, data and code, and why. It also works while DVC runs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ LONGEST = 300
 
 @dataclass(frozen=True)
 class Staleness:
-    """What of the results is not current."""
+    """The results that are out of date."""
 
     running: tuple[str, ...]
-    """The stages that run now."""
+    """The running stages."""
     reasons: Mapping[str, str]
-    """Label -> why its results are not current."""
+    """Label -> why its results are out of date."""
 
 
 def staleness(labels: Collection[str] | None = None) -> Staleness:
-    """Return which of the labels, or of all, have a stage that failed, runs, has not run, or has other inputs now."""
+    """Return which labels (default: all) have a stage that failed, is running, has not run, or has other inputs now."""
     results, reasons = _results(read()), Reasons()
     running = tuple(running_stages(reasons.pipeline))
     found = {
@@ -42,7 +42,7 @@ def staleness(labels: Collection[str] | None = None) -> Staleness:
 
 
 def _results(settings: Settings) -> dict[str, tuple[str, Path]]:
-    """Return label -> the stage and its file: of what is evaluated, of ratings, of reward models that have figures."""
+    """Return label -> stage and file, for evaluations, ratings, and reward models with metrics."""
     found = {label: (run.stage, Path(f"results/{label}/metrics.json")) for label, run in evaluated(settings).items()}
     for name in group_of(settings, "evaluate.ratings"):
         found[f"ratings/{name}"] = (f"evaluate_ratings@{name}", metrics_path(f"ratings/{name}"))

@@ -1,4 +1,4 @@
-"""The figures of a report: one small object per policy, the cells of their table, and what a gain consists of."""
+"""The metrics of a report: a small mapping per policy, the cells of the table, and where a gain comes from."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from posttrain.tasks.task import load_task
 
 SUMMARY = "report/summary.json"
 HEADLINE = "report/headline.json"
-"""Only the scores; in git, so that those of any commit can be read."""
+"""The file with only the scores. It is in git, so that the scores of any commit can be read."""
 
 Figures = Mapping[str, float]
 
 _FIRST = ("score", "low", "high", "greedy", "parsed", "truncated", "length")
 _RENAMED = {"score_low": "low", "score_high": "high", "kl_k1": "kl"}
-"""Key of results/*/metrics.json -> column of summary.json. k1 is the estimate of KL whose tail is light."""
+"""Key in results/*/metrics.json -> column in summary.json. k1 is the KL estimate with the lighter tail."""
 GAIN = ("gain", "gain_low", "gain_high")
 """The paired difference to the reference on the same prompts, and its interval."""
 SEEDS = ("seeds", "over_seeds")
-"""The trainings behind a row, and whether the interval of its difference is over seeds too."""
+"""The number of trainings behind a row, and whether the interval of its difference covers seeds too."""
 FELL = "fell_"
-"""Begins the name of a guarded metric (`must_not_fall`) that is clearly lower than the row that is subtracted."""
+"""The name prefix of a guarded metric (`must_not_fall`) that is clearly lower than in the baseline row."""
 BOUNDS = ("_low", "_high")
 CANNOT_TELL = "cannot tell"
 SCORES = ("score", "low", "high", "greedy", "pass_at_1")
-"""The figures that say nothing where no reward judges the prompts."""
+"""The metrics that are meaningless if no reward judges the prompts."""
 _LEFT_OUT = re.compile(r"kl_k3|pass_at_(?!1$)\d+|maj_at_\d+|best_of_\d+_by_.+")
 
 
 def summarize(policies: Iterable[Policy], rewards: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Label -> figures of every policy; then those of reward models."""
+    """Return label -> metrics for every policy, then for reward models."""
     summary = {policy.label: figures_of(policy.metrics) for policy in policies}
     for name, metrics in rewards.items():
         if "heldout_accuracy" in metrics:
@@ -44,7 +44,7 @@ def summarize(policies: Iterable[Policy], rewards: Mapping[str, Mapping[str, Any
 
 
 def headline(summary: Mapping[str, Figures]) -> dict[str, float]:
-    """Label -> score of every policy that could be measured, and the accuracy of every reward model."""
+    """Return label -> score of every measured policy, and accuracy of every reward model."""
     accuracies = {name: figures["accuracy"] for name, figures in reward_figures(summary).items()}
     measured = {name: figures for name, figures in policy_figures(summary).items() if is_measured(figures)}
     return {**{name: figures["score"] for name, figures in measured.items()}, **accuracies}
@@ -56,12 +56,12 @@ def score_name(summary: Mapping[str, Figures]) -> str:
 
 
 def extra_columns(summary: Mapping[str, Figures]) -> list[str]:
-    """Return the columns that depend on the rewards and the task of an evaluation."""
+    """Return the columns that depend on an evaluation's rewards and task."""
     return shown_parts(key for figure in policy_figures(summary).values() for key in figure)
 
 
 def shown_parts(keys: Iterable[str]) -> list[str]:
-    """Return the figures with a column of their own; an interval and a count of failures stand in their part's cell."""
+    """Return the metrics with their own column. Intervals and failure counts appear in their part's cell."""
     known = dict.fromkeys(keys)
     parts = dict.fromkeys(key.removesuffix(FAILED_COUNT) if key.startswith("reward_") else key for key in known)
     others = (*_FIRST, *GAIN, *SEEDS, *JUDGED, "pass_at_1", "judged", "kl")
@@ -73,14 +73,14 @@ def _is_bound(key: str, known: Container[str]) -> bool:
 
 
 def part_cell(figures: Figures, key: str) -> str:
-    """Return a part's mean, with its interval and the number of completions without a value, where known."""
+    """Return a part's mean, with its interval and the number of completions without a value, if known."""
     low, high = (figures.get(f"{key}{end}") for end in BOUNDS)
     interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
     return f"{_number(figures, key, 3)}{interval}{failures_note(figures, key)}"
 
 
 def tasks_of(policies: Iterable[Policy]) -> dict[str, str]:
-    """Label -> the task that all prompts of the evaluation belong to; none where there are several."""
+    """Return label -> the task that all prompts of the evaluation belong to; without evaluations of several tasks."""
     named = {policy.label: policy.rollouts["task"].unique().to_list() for policy in policies}
     return {label: found[0] for label, found in named.items() if len(found) == 1}
 
@@ -91,9 +91,9 @@ def to_json(
     tasks: Mapping[str, str],
     members: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Return policies, reward models and the table that decides as JSON: lists of rows with equal keys, as DVC plots.
+    """Return policies, reward models and the main table as JSON: lists of rows with equal keys for DVC's plots.
 
-    `settings`: the rows of the table; `tasks`: of policies and of settings; `members`: the policies of a setting.
+    `settings`: the rows of the table. `tasks`: of policies and settings. `members`: the policies of a setting.
     """
     rows = _rows("setting", settings, tasks)
     rewards = [{"reward_model": name, **figures} for name, figures in reward_figures(summary).items()]
@@ -105,12 +105,12 @@ def to_json(
 
 
 def from_json(kept: Mapping[str, Any]) -> dict[str, Figures]:
-    """Return what `to_json` was given of policies and reward models."""
+    """Return the policies and reward models that were passed to `to_json`."""
     return _figures_in(kept, "policies", "policy") | _figures_in(kept, "reward_models", "reward_model")
 
 
 def settings_in(kept: Mapping[str, Any]) -> dict[str, Figures]:
-    """Return what `to_json` was given of the table that decides, and of reward models."""
+    """Return the rows of the main table and the reward models that were passed to `to_json`."""
     return _figures_in(kept, "settings", "setting") | _figures_in(kept, "reward_models", "reward_model")
 
 
@@ -130,7 +130,7 @@ def _figures_in(kept: Mapping[str, Any], group: str, title: str) -> dict[str, Fi
 
 
 def trainings(policies: Mapping[str, Figures], members: Mapping[str, Sequence[str]]) -> dict[str, list[Figures]]:
-    """Setting -> the figures of each of its trainings, of which equal ones count once; `members`: its policies."""
+    """Return setting -> metrics of each distinct training. `members`: the setting's policies."""
     found: dict[str, list[Figures]] = {}
     for setting, names in members.items():
         for figures in (policies[name] for name in names if name in policies):
@@ -140,27 +140,27 @@ def trainings(policies: Mapping[str, Figures], members: Mapping[str, Sequence[st
 
 
 def trainings_in(kept: Mapping[str, Any]) -> dict[str, list[Figures]]:
-    """Return the same of what `to_json` returned."""
+    """Return the same from the result of `to_json`."""
     return trainings(from_json(kept), {row["setting"]: row["policies"].split(", ") for row in kept.get("settings", ())})
 
 
 def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
-    """Return the part of a summary that is about policies."""
+    """Return the policies in a summary."""
     return {name: figures for name, figures in summary.items() if "score" in figures}
 
 
 def is_measured(figures: Figures) -> bool:
-    """Return whether a reward judges the prompts; if none does, the score says nothing."""
+    """Return whether a reward judges the prompts. If none does, the score is meaningless."""
     return figures.get("judged") != 0
 
 
 def is_read(figures: Figures) -> bool:
-    """Return whether any completion has an answer that could be read; if none has, no difference is tested."""
+    """Return whether any completion has a readable answer. If none has, no difference is tested."""
     return figures.get("parsed") != 0
 
 
 def score_cell(figures: Figures) -> str:
-    """Return a score with its interval; one of answers that could not be read says so."""
+    """Return a score with its interval, or a note if no answer could be read."""
     if not is_measured(figures):
         return NOT_MEASURED
     shown = f"{figures['score']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
@@ -168,17 +168,17 @@ def score_cell(figures: Figures) -> str:
 
 
 def reward_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
-    """Return the part of a summary that is about reward models."""
+    """Return the reward models in a summary."""
     return {name: figures for name, figures in summary.items() if "accuracy" in figures}
 
 
 def reference_of(summary: Mapping[str, Figures]) -> str:
-    """Return the policy that KL was measured against; its own is 0, but where it is pooled with other seeds."""
+    """Return the reference policy for the KL. Its own KL is 0, unless it is pooled with other seeds."""
     return next((name for name, figures in policy_figures(summary).items() if figures.get("kl") == 0.0), "reference")
 
 
 def subtracted(summary: Mapping[str, Figures]) -> str:
-    """Return the row that the others are tested against: the one without a difference, where others have one."""
+    """Return the baseline row of the tests: the row without a difference, if others have one."""
     rows = policy_figures(summary)
     without = [name for name, figures in rows.items() if is_read(figures) and GAIN[0] not in figures]
     if not without or not any(GAIN[0] in figures for figures in rows.values()):
@@ -187,7 +187,7 @@ def subtracted(summary: Mapping[str, Figures]) -> str:
 
 
 def verdict(figures: Figures) -> str:
-    """Return what a difference says, in a word or two; of one seed it is about that training alone."""
+    """Return a verdict on a difference in one or two words. With one seed, it applies only to this training."""
     if "gain" not in figures:
         return ""
     fell = [f"{key.removeprefix(FELL)} fell {change:+.3f}" for key, change in figures.items() if key.startswith(FELL)]
@@ -242,7 +242,7 @@ def _number(figures: Figures, key: str, digits: int) -> str:
 
 
 def gains(summary: Mapping[str, Figures], tasks: Mapping[str, str], trained: Mapping[str, Sequence[Figures]]) -> str:
-    """Return one sentence: what each gain over the row that is subtracted consists of, as the task explains it."""
+    """Return one sentence about where each gain over the baseline comes from, as the task explains it."""
     parts = gain_parts(summary, tasks, trained)
     return f"What the gain over {subtracted(summary)} consists of: {'; '.join(parts)}." if parts else ""
 
@@ -250,9 +250,9 @@ def gains(summary: Mapping[str, Figures], tasks: Mapping[str, str], trained: Map
 def gain_parts(
     summary: Mapping[str, Figures], tasks: Mapping[str, str], trained: Mapping[str, Sequence[Figures]]
 ) -> list[str]:
-    """Return the same, one part for each row that is better than that one and whose task can explain it.
+    """Return the same as a list, for each row that is better than the baseline and whose task can explain it.
 
-    `trained`: the figures of each training of a row, where there are several.
+    `trained`: the metrics of each training of a row, if there are several.
     """
     found = policy_figures(summary)
     other = subtracted(summary)
@@ -268,6 +268,6 @@ def gain_parts(
 
 
 def figures_of(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures of an evaluation by the names that a summary has."""
+    """Return the metrics of an evaluation under their names in a summary."""
     found = {_RENAMED.get(key, key): float(value) for key, value in metrics.items() if not _LEFT_OUT.fullmatch(key)}
     return {key: found[key] for key in (*(name for name in _FIRST if name in found), *found)}

@@ -1,4 +1,4 @@
-"""The tables of the page that need no script: what is wrong, health, settings and lineage."""
+"""The page's tables that need no script: errors, health, settings and lineage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIFFERS = (
 
 
 def wrong_table(rows: Sequence[Sequence[str]]) -> Markup:
-    """Return what is wrong among all samples, a line for each policy."""
+    """Return a table of the kinds of errors among all samples, a row for each policy."""
     if not rows:
         return Markup()
     note = (
@@ -29,7 +29,7 @@ def wrong_table(rows: Sequence[Sequence[str]]) -> Markup:
 
 
 def health_list(found: Mapping[str, Sequence[str]], leaks: Sequence[Leak] = ()) -> Markup:
-    """Return what to worry about at the end of each run, and test prompts in the tables that runs learn from."""
+    """Return warnings about the end of each run, and about test prompts in training tables."""
     if not found and not leaks:
         return element("p", "No run has a metric with limits.", class_="note")
     fine = [run for run, worries in found.items() if not worries]
@@ -39,7 +39,7 @@ def health_list(found: Mapping[str, Sequence[str]], leaks: Sequence[Leak] = ()) 
 
 
 def settings_tables(settings: Mapping[str, Any]) -> Markup:
-    """Return the settings in which runs differ, and those that are alike."""
+    """Return the settings in which runs differ, and the settings that are equal."""
     runs, alike = settings["runs"], settings["alike"]
     if not runs:
         return element("p", "params.yaml names no runs.", class_="note")
@@ -59,7 +59,7 @@ def _settings(caption: str, runs: Sequence[str], rows: Sequence[Mapping[str, Any
 
 
 def lineage_table(stages: Sequence[Mapping[str, Any]]) -> Markup:
-    """Return what every stage started from, and what it counted."""
+    """Return a table of each stage's start and counts."""
     rows = [
         [
             stage["path"],
@@ -74,7 +74,7 @@ def lineage_table(stages: Sequence[Mapping[str, Any]]) -> Markup:
 
 
 def results_cells(titles: Sequence[str], rows: Sequence[Sequence[str]], errors: Mapping[str, str]) -> Markup:
-    """Return the table that decides; the page's script sorts it, draws it and changes what it is against."""
+    """Return the main table. The page's script sorts it, draws it and changes its baseline."""
     columns = [Column(title or "verdict", "whole" if "[" in title else "") for title in titles]
     together = [
         [cell.replace(", ", ",\u00a0") if "[" in cell else cell for cell in row] for row in rows
@@ -84,13 +84,13 @@ def results_cells(titles: Sequence[str], rows: Sequence[Sequence[str]], errors: 
 
 
 def other_table(name: str, cells: Sequence[Sequence[str]]) -> Markup:
-    """Return an evaluation on a table of its own."""
+    """Return an evaluation on its own table."""
     titles, *rows = cells
     return Markup(element("h3", name) + table(name, [Column(title) for title in titles], rows))
 
 
 def _figure(value: float | str) -> str:
-    """Return a number as the page writes it."""
+    """Return a number as text for the page."""
     if isinstance(value, str):
         return value
     return f"{value:,}" if float(value).is_integer() else f"{value:.4g}"

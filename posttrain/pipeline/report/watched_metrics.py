@@ -1,4 +1,4 @@
-"""The metrics of a training step: what each means, and when to worry (docs/reference/watching.md)."""
+"""The metrics of a training step: their meaning, and when to worry (docs/reference/watching.md)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from math import inf
 from typing import Any
 
 END = 0.1
-"""The part of a run that its end is: its mean is compared."""
+"""The last fraction of a run, whose mean is compared with the limits."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A row of the table, in Markdown; an end of a run outside `low` and `high` is a reason to worry."""
+    """A row of the table in Markdown. A run whose end is outside `low` and `high` needs attention."""
 
     names: tuple[str, ...]
     meaning: str
@@ -22,7 +22,7 @@ class Metric:
     low: float = -inf
     high: float = inf
     judged: tuple[str, ...] = ()
-    """The names that `low` and `high` are about; empty: all."""
+    """The names that `low` and `high` apply to; empty: all."""
 
 
 METRICS = (
@@ -130,7 +130,7 @@ def listed() -> str:
 
 
 def metric_named(name: str) -> Metric | None:
-    """Return the row of a metric: that of its name, or of the part of a reward."""
+    """Return the row of a metric, by its own name or as part of a reward."""
     exact = next((row for row in METRICS if name in row.names), None)
     if exact or not name.startswith("reward_"):
         return exact
@@ -139,7 +139,7 @@ def metric_named(name: str) -> Metric | None:
 
 
 def about(name: str) -> str:
-    """Return what a metric means and when to worry, as plain text; empty for one that has no row."""
+    """Return a metric's meaning and when to worry, as plain text; empty if it has no row."""
     row = metric_named(name)
     return "" if row is None else plain(f"{row.meaning}. When to worry: {row.worry}.")
 
@@ -150,7 +150,7 @@ def plain(markdown: str) -> str:
 
 
 def worries(columns: Mapping[str, Sequence[float | None]]) -> list[str]:
-    """Return what to worry about at the end of a run, by its curves; empty: nothing that a value alone says."""
+    """Return warnings about the end of a run, from its curves; empty if no value is out of range."""
     found = []
     for name, column in columns.items():
         row, values = metric_named(name), [value for value in column if value is not None]
@@ -164,7 +164,7 @@ def worries(columns: Mapping[str, Sequence[float | None]]) -> list[str]:
 
 
 def health(curves: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return run -> what to worry about at its end, of the runs with a metric that has limits."""
+    """Return run -> warnings about its end, for runs with a metric that has limits."""
     return {curve["label"]: worries(curve["columns"]) for curve in curves if any(map(_limited, curve["columns"]))}
 
 

@@ -1,4 +1,4 @@
-"""Why completions are wrong: of what kind each sample is, how many there are of each, and what was asked for."""
+"""Classify why completions are wrong: the kind of each sample, the counts, and the missed requirements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TITLES = ("policy", "samples", "wrong", WRONG, UNREADABLE, "of these end in the 
 
 
 def kind(*, outcomes: bool) -> pl.Expr:
-    """Return of what kind a rollout is; `outcomes`: whether scores are 0 or 1."""
+    """Return the kind of a rollout. `outcomes`: whether scores are 0 or 1."""
     answered = pl.lit(WRONG if outcomes else SCORED)
     right = pl.lit(outcomes) & (pl.col("reward") > 0.5)
     unreadable = pl.col("status") == "unparseable"
@@ -30,7 +30,7 @@ def kind(*, outcomes: bool) -> pl.Expr:
 
 
 def wrong_rows(policies: Sequence[Policy]) -> list[list[str]]:
-    """Return a row of `TITLES` for each policy: what is wrong among all its samples. `cut` counts wrong ones."""
+    """Return a row of `TITLES` for each policy about all its samples. `cut` counts wrong ones."""
     rows = []
     for policy in policies:
         samples = policy.rollouts.filter(~pl.col("greedy")).with_columns(kind(outcomes=True))
@@ -45,14 +45,14 @@ def wrong_rows(policies: Sequence[Policy]) -> list[list[str]]:
 
 
 def ends_with(completion: str, answer: str) -> bool:
-    """Return whether a completion ends in the right answer, as a word or number of its own, in whatever form."""
+    """Return whether a completion ends in the right answer as a separate word or number, in any form."""
     wanted, text = answer.rpartition("####")[2].strip(), completion.rstrip(" \n.!*$})")
     before = text.removesuffix(wanted)
     return bool(wanted) and before != text and not (before[-1:].isalnum() or before[-1:] in ("-", ".", ","))
 
 
 class Asked:
-    """Says what a reward asked for and did not get, for rewards that are cheap to ask again."""
+    """Says which requirement of a reward was missed, for rewards that are cheap to compute again."""
 
     def __init__(self, settings: Settings) -> None:
         own = group_of(settings, "evaluate.settings")
@@ -61,7 +61,7 @@ class Asked:
         self._known: dict[tuple[str, str], tuple[Each, Any] | None] = {}
 
     def reason(self, row: Mapping[str, Any]) -> str:
-        """Return why a rollout of an evaluation was not scored 1; empty where the reward does not say so again."""
+        """Return why a rollout did not score 1; empty if the reward does not give a reason again."""
         found = (self._asked(part, row) for part in row["scores"] if part["status"] != "ok" or part["value"] == 0)
         return next((reason for reason in found if reason), "")
 
@@ -80,7 +80,7 @@ class Asked:
     def _function(self, name: str, task: str) -> tuple[Each, Any] | None:
         """Return the function of a reward with its options.
 
-        None for one that is the user's, runs in workers, or is not what evaluations measure now.
+        Return None if the reward is the user's, runs in workers, or is no longer used by evaluations.
         """
         if name not in self._terms:
             return None

@@ -1,4 +1,4 @@
-"""Connections of `posttrain serve`: one that sends no request takes no place from those that do."""
+"""Connections of `posttrain serve`. Idle connections do not block others."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from posttrain.pipeline.serve.requests import failure
 
 CONNECTIONS: Final = 256
-"""Connections at a time, and requests in progress; further connections close the one that is idle for longest."""
+"""The most connections, and requests in progress. A further connection closes the longest idle one."""
 IDLE_S: Final = 15.0
-"""Seconds that a connection may take to send the head of a request."""
+"""Seconds that a connection may take to send a request's head."""
 
 
 class Connection(H11Protocol):
-    """A connection that is closed where it is idle too long, or for longest where there are too many."""
+    """A connection that is closed if it is idle too long, or the longest when there are too many."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start to wait for a request; close the longest idle connection where there are too many."""
+        """Start to wait for a request. Close the longest idle connection if there are too many."""
         super().connection_made(transport)
         self.idle_since = self.loop.time()
         self._watch = self.loop.call_later(IDLE_S, self._close_idle)
@@ -30,7 +30,7 @@ class Connection(H11Protocol):
             min(idle, key=lambda one: one.idle_since).transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer."""
+        """Cancel the timer."""
         self._watch.cancel()
         super().connection_lost(exc)
 
@@ -41,7 +41,7 @@ class Connection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is in progress: none came yet, or only a part of its head."""
+        """Return whether no request is in progress: none came yet, or only a part of its head."""
         cycle: Any = self.cycle
         return cycle is None or bool(cycle.response_complete)
 
@@ -54,13 +54,13 @@ class Connection(H11Protocol):
 
 
 class Busy:
-    """ASGI middleware that answers 503 where too many requests are in progress."""
+    """ASGI middleware that answers 503 if too many requests are in progress."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app, self._running = app, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, or refuse it."""
+        """Pass a request on, or reject it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""A port of this machine that no other one reaches."""
+"""A port that only this machine can reach."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOST: Final = "127.0.0.1"
 
 
 def listening(port: int) -> socket.socket:
-    """Return a socket that listens on the port; 0 takes a free one."""
+    """Return a socket that listens on the port; 0 chooses a free one."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

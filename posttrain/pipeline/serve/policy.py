@@ -1,4 +1,4 @@
-"""A model that answers conversations: what `serve` and `chat` have in common."""
+"""A model that answers conversations, shared by `serve` and `chat`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from posttrain.sampling.sampler import Finish, Request, SamplingParams
 from posttrain.text.packing import pack
 
 ANSWER_TOKENS = 512
-"""The longest answer where the request does not say, or what is left of the context."""
+"""The longest answer if the request does not set it, limited by the remaining context."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A conversation to answer `n` times; the seed decides the answers, whatever is sampled next to them."""
+    """A conversation to answer `n` times. The seed decides the answers, whatever else is in the batch."""
 
     messages: Sequence[Mapping[str, str]]
     sampling: SamplingParams
@@ -47,7 +47,7 @@ class Answer:
     """One completion."""
 
     text: str
-    """Without the end token or the stop string."""
+    """The text without end token or stop string."""
     finish: Finish
     ids: Sequence[int]
     logps: Sequence[float]
@@ -62,12 +62,12 @@ class Answers:
 
 
 class Scored(NamedTuple):
-    """The log-probs of a text's tokens: of the likeliest at each place, and of the token itself."""
+    """The log-probs of a text's tokens: of the likeliest tokens at each position, and of the token itself."""
 
     likeliest: Sequence[Mapping[int, float]]
-    """Of each token but the first: id -> log-prob, the likeliest first."""
+    """For each token except the first: id -> log-prob, the likeliest first."""
     own: Sequence[Mapping[int, float]]
-    """Of each token but the first: its id -> its log-prob."""
+    """For each token except the first: its id -> its log-prob."""
     following: int
     """The likeliest token after the text."""
 
@@ -85,7 +85,7 @@ class Policy:
         self._sampler = LocalSampler(self._model, self.text.stops, runtime, model)
 
     def answer(self, jobs: Sequence[Job]) -> list[Answers | PosttrainError]:
-        """Return the answers to each job; a conversation that the model cannot read gets an error of its own."""
+        """Return the answers to each job. A conversation that the model cannot read gets its own error."""
         found: dict[int, Answers | PosttrainError] = {}
         together: dict[tuple[str, bool], list[tuple[int, list[int]]]] = defaultdict(list)
         sampling: dict[str, SamplingParams] = {}
@@ -106,7 +106,7 @@ class Policy:
 
     @torch.no_grad()
     def score(self, ids: Sequence[int], top: int) -> Scored:
-        """Return the log-probs of the likeliest tokens at each place of a text, and of its own tokens."""
+        """Return the log-probs of the likeliest tokens at each position of a text, and of its own tokens."""
         context, size = self._sampler.context, vocabulary(self._model)
         if context is not None and len(ids) > context:
             what = f"{len(ids)} tokens are more than the model's context of {context}"
@@ -134,7 +134,7 @@ class Policy:
         return self.score(self.text.prompt(messages) if opened else self.text.whole([messages])[0], 1)
 
     def _check_size(self, messages: Sequence[Mapping[str, str]]) -> None:
-        """Refuse a conversation that cannot fit before its tokens are counted, which takes minutes for megabytes."""
+        """Reject a conversation that cannot fit before counting its tokens, which takes minutes for megabytes."""
         context, size = self._sampler.context, sum(len(turn["content"]) for turn in messages)
         if context is not None and size > context * self._longest:
             what = f"the conversation has {size:,} characters, more than the model's context of {context} tokens can"
@@ -147,7 +147,7 @@ class Policy:
         return text
 
     def _fitting(self, params: SamplingParams, prompt: int) -> SamplingParams:
-        """Return the sampling parameters with the length that is left, if none was given."""
+        """Return the sampling parameters with the remaining length, if none was given."""
         context = self._sampler.context
         if "max_tokens" not in params.model_fields_set:
             length = ANSWER_TOKENS if context is None else max(min(ANSWER_TOKENS, context - prompt), 1)

@@ -1,4 +1,4 @@
-"""Requests and replies in the format of OpenAI's chat completions; a key that would have no effect is refused."""
+"""Requests and replies in OpenAI's chat completions format. Keys without an effect are rejected."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from posttrain.sampling.sampler import SamplingParams
 from posttrain.settings.params import Params, check
 
 ROWS = 64
-"""Completions decoded at a time."""
+"""Completions that are decoded in parallel."""
 SAMPLING = {"temperature", "top_p", "top_k", "max_completion_tokens", "stop", "seed", "logprobs"}
-"""Keys that log-probs of the conversation do not read."""
+"""Keys that do not apply to log-probs of the conversation."""
 
 
 class TextPart(Params):
-    """A piece of a turn."""
+    """A part of a turn."""
 
     type: Literal["text"] = Field(description="only text is supported")
     text: str = Field(description="the text")
@@ -37,7 +37,7 @@ class Turn(Params):
 
 
 class StreamOptions(Params):
-    """What a stream has in addition to the text."""
+    """What a stream contains besides the text."""
 
     include_usage: bool = Field(False, description="end with a chunk that contains the token counts")
 
@@ -81,7 +81,7 @@ class ChatRequest(Params):
         return self
 
     def _sampling(self) -> list[str]:
-        """Return the keys of SAMPLING that are set; temperature: 0, which our own clients send, is none."""
+        """Return the keys of SAMPLING that are set. temperature: 0, which our own clients send, does not count."""
         given = self.model_dump(include=SAMPLING, exclude_defaults=True)
         return [name for name in given if given[name] is not False and (name, given[name]) != ("temperature", 0)]
 
@@ -91,7 +91,7 @@ class ChatRequest(Params):
         return [{"role": turn.role, "content": _text(turn.content)} for turn in self.messages]
 
     def job(self) -> Job:
-        """Return what the policy is asked for."""
+        """Return the job for the policy."""
         given = {"max_tokens": self.max_tokens or self.max_completion_tokens, "top_k": self.top_k}
         sampling = {
             **{name: value for name, value in given.items() if value is not None},
@@ -121,7 +121,7 @@ R = TypeVar("R", bound=Params)
 
 
 def parsed(body: bytes, kind: type[R]) -> R:
-    """Return the request, or a ParamsError that names every mistake."""
+    """Return the request. Raise a ParamsError that lists every mistake."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -154,7 +154,7 @@ def scores(policy: Policy, request: TokensRequest, found: Scored) -> dict[str, A
 
 
 def chat_scores(policy: Policy, request: ChatRequest, found: Scored) -> dict[str, Any]:
-    """Return a `chat.completion` object with `prompt_logprobs`, as vLLM places them."""
+    """Return a `chat.completion` object with `prompt_logprobs` in the same place as vLLM."""
     message = {"role": "assistant", "content": policy.token(found.following)}
     choice = {"index": 0, "message": message, "finish_reason": "length", "logprobs": None}
     return {
@@ -184,7 +184,7 @@ def _scored(found: Scored) -> dict[str, int]:
 
 
 def events(policy: Policy, request: ChatRequest, found: Answers) -> str:
-    """Return the same as server-sent events: one chunk per completion, one that ends it."""
+    """Return the same as server-sent events: one chunk per completion, and a final one."""
     head = _head(request, "chat.completion.chunk")
     chunks: list[dict[str, Any]] = []
     for nth, answer in enumerate(found.answers):
@@ -200,7 +200,7 @@ def events(policy: Policy, request: ChatRequest, found: Answers) -> str:
 
 
 def failure(message: str, code: str) -> dict[str, Any]:
-    """Return the body of a refusal."""
+    """Return the body of an error reply."""
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
 
 
@@ -225,7 +225,7 @@ def _logprobs(policy: Policy, answer: Answer) -> dict[str, Any]:
 
 
 def _bytes(token: str) -> list[int] | None:
-    """Return the bytes of a token's text; of a part of a character they are not known."""
+    """Return the bytes of a token's text; None for a part of a character."""
     return None if "\ufffd" in token else list(token.encode())
 
 

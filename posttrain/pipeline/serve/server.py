@@ -1,4 +1,4 @@
-"""`posttrain serve`: an OpenAI-compatible endpoint on loopback, with a secret."""
+"""`posttrain serve`: an OpenAI-compatible endpoint on loopback, protected by a secret."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from posttrain.pipeline.serve.requests import (
 )
 
 SECRET = "POSTTRAIN_SERVE_KEY"
-"""The environment variable with the secret, if the user chooses it."""
+"""The environment variable with a secret that the user chooses."""
 LARGEST = 4 * 2**20
-"""Bytes of a request."""
+"""The most bytes of a request."""
 MOST = 16 * LARGEST
-"""Bytes of a request that is too large after which its connection is closed."""
+"""The bytes of a too large request after which its connection is closed."""
 BODY_S = 30.0
-"""Seconds that the body of a request may take."""
+"""Seconds that a request's body may take."""
 GRACE_S = 10
 """Seconds that Ctrl-C waits for requests in progress."""
 
@@ -52,7 +52,7 @@ Waiting = tuple[Job, asyncio.Future[Result]]
 
 
 class Batcher:
-    """Collects the requests that wait and answers them one batch at a time, in one thread."""
+    """Collects waiting requests and answers them batch by batch in one thread."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -62,14 +62,14 @@ class Batcher:
         self._arrived = asyncio.Event()
 
     async def answer(self, job: Job) -> Result:
-        """Return the answers to a request, after those that came before it."""
+        """Return the answers to a request, after earlier requests."""
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, result))
         self._arrived.set()
         return await result
 
     async def run(self) -> None:
-        """Answer batch after batch until it is cancelled."""
+        """Answer batch after batch until cancelled."""
         while True:
             await self._arrived.wait()
             self._arrived.clear()
@@ -77,7 +77,7 @@ class Batcher:
                 await self._answer_all(batch)
 
     def _next(self) -> list[Waiting]:
-        """Return the first waiting requests, as many as are decoded together, without those that were cancelled."""
+        """Return the next batch: the first waiting requests that are not cancelled."""
         batch, size = list[Waiting](), 0
         while self._waiting and (not batch or size + self._waiting[0][0].n <= ROWS):
             job, result = self._waiting.popleft()
@@ -152,7 +152,7 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
 
 
 def _checked(answer: Callable[[Request], Awaitable[Response]], secret: str) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint that asks for the key, and says what is wrong with a request."""
+    """Return an endpoint that requires the key and reports errors in a request."""
 
     async def endpoint(request: Request) -> Response:
         if not _authorised(request, secret):
@@ -176,7 +176,7 @@ async def _scored(policy: Policy, asked: ChatRequest, turn: asyncio.Lock) -> Res
 
 
 _GONE = Response(status_code=499)
-"""For a client that has closed the connection, which gets nothing."""
+"""The reply for a client that has closed the connection. It is not sent."""
 _NO_KEY = "send the server's key as 'Authorization: Bearer KEY'"
 
 
@@ -189,7 +189,7 @@ def _refusal(status: int, message: str, code: str) -> Response:
 
 
 async def _unless_gone(request: Request, task: asyncio.Future[Result]) -> Result | None:
-    """Return the result; None if the client has closed the connection, and then it is not computed."""
+    """Return the result. If the client has closed the connection, cancel the work and return None."""
     while not task.done():
         await asyncio.wait([task], timeout=1)
         if not task.done() and await request.is_disconnected():
@@ -199,7 +199,7 @@ async def _unless_gone(request: Request, task: asyncio.Future[Result]) -> Result
 
 
 class _BodyError(Exception):
-    """A body that is not read to its end."""
+    """A body that cannot be read completely."""
 
     def __init__(self, status: int, what: str) -> None:
         super().__init__(what)
@@ -207,7 +207,7 @@ class _BodyError(Exception):
 
 
 async def _body(request: Request) -> bytes:
-    """Return the body; one that is too large is read on, without being kept, since clients first send all of it."""
+    """Return the body. A too large body is read without keeping it, because clients first send all of it."""
     body, size = bytearray(), 0
     too_large = _BodyError(413, f"the body has more than {LARGEST // 2**20} MiB. Send less text")
     try:
@@ -248,7 +248,7 @@ def serve(model: str, port: int, threads: int) -> str:
 
 @contextlib.contextmanager
 def _secret(file: Path) -> Iterator[tuple[str, str]]:
-    """The secret and where it is: the user's own, or a new one in a file that only its owner can read."""
+    """Yield the secret and its place: the user's own, or a new one in a file that only its owner can read."""
     given = os.environ.get(SECRET)
     if given is not None:
         if len(given) < 16 or not given.isascii() or not given.isprintable() or " " in given:

@@ -1,4 +1,4 @@
-"""Rewards of your own. params.yaml names them as `rewards:NAME`; docs/own-rewards.md of posttrain is a guide."""
+"""Your own rewards. params.yaml refers to them as `rewards:NAME`; docs/own-rewards.md of posttrain is a guide."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ class Words(Params):
 
 @rule(Words, shaping=True)
 def brief(rollout: Rollout, options: Words) -> float:
-    """1 for no words, falling to 0."""
+    """Return 1 for no words, falling to 0."""
     return max(0.0, 1 - len(rollout.text.split()) / options.most)

@@ -1,4 +1,7 @@
-"""Pushes runs to trackers, once or as they grow. A thread for each tracker: one that hangs or fails stops no other."""
+"""Push runs to trackers, once or continuously.
+
+Each tracker has a thread, so one that hangs or fails affects no other.
+"""
 
 from __future__ import annotations
 
@@ -24,28 +27,28 @@ PATIENCE_S: Final = 20.0
 
 
 FIRST: Final = ("reward", "loss", "accuracy", "margin", "length", "kl_k3", "teacher_kl", "entropy", "grad_norm")
-"""The metrics that a person looks at first: the group that trackers show first."""
+"""The most important metrics. Trackers show their group first."""
 GROUPS: Final = {"heldout_": "heldout", "reward_": "rewards"}
-"""How metrics begin that have a group of their own, and the group."""
+"""Name prefix of metrics with their own group -> the group."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is pushed, and how."""
+    """What to push, and how."""
 
     project: str
     trackers: Sequence[str]
     words: Sequence[str]
-    """The runs as they were named; empty: all."""
+    """The names of the runs as given; empty: all."""
     follow: bool
     every: float
-    """Seconds between two looks at the files."""
+    """Seconds between checks of the files."""
     completions: int
-    """Rows of each table of completions."""
+    """The number of rows per table of completions."""
 
 
 def push(plan: Plan) -> str:
-    """Push the runs to all trackers and return what was done; raise at the end if a tracker failed."""
+    """Push the runs to all trackers. Return a summary; raise at the end if a tracker failed."""
     if lacks := missing(plan.trackers):
         fix = "Run `make env-track`, or install them into an environment of their own (docs/watching.md, Trackers)"
         raise ParamsError(what=f"not installed: {', '.join(lacks)}", where=sys.executable, fix=fix)
@@ -70,7 +73,7 @@ def push(plan: Plan) -> str:
 
 
 def missing(trackers: Sequence[str]) -> list[str]:
-    """Return the trackers that are not installed; refuse those that are unknown."""
+    """Return the trackers that are not installed. Reject unknown ones."""
     for name in trackers:
         if name not in TRACKERS:
             what, fix = why_unknown(TRACKERS, name)
@@ -81,7 +84,7 @@ def missing(trackers: Sequence[str]) -> list[str]:
 
 
 def _wait(threads: Sequence[Thread], stop: Event) -> None:
-    """Wait for all; an interruption lets each close its runs."""
+    """Wait for all threads. After an interruption, let each close its runs."""
     if current_thread() is main_thread():
         signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -98,7 +101,7 @@ def _interrupt(_: int, __: FrameType | None) -> NoReturn:
 
 
 def _push(tracker: str, names: Sequence[str], plan: Plan, stop: Event, said: list[str]) -> None:
-    """Look at the runs until they have ended; those that nobody named are looked at until an interruption."""
+    """Follow the runs until they have ended; without given names, until an interruption."""
     left = [Followed(tracker, name, plan) for name in names]
     while left and not stop.is_set():
         for one in list(left):
@@ -118,7 +121,7 @@ def _push(tracker: str, names: Sequence[str], plan: Plan, stop: Event, said: lis
 
 
 class Followed:
-    """A run at one tracker: how much of it is there."""
+    """The state of a run at one tracker."""
 
     def __init__(self, tracker: str, name: str, plan: Plan) -> None:
         self.name = name
@@ -134,7 +137,7 @@ class Followed:
         return bool(self._first)
 
     def look(self) -> None:
-        """Log the steps that the tracker lacks; a curve that begins anew with other settings is another run."""
+        """Log the steps that the tracker lacks. A curve that starts again with other settings is another run."""
         marks = [_mark(file) for file in (plot_path(self.name), *result_files(self.name).values())]
         rows = curve(plot_path(self.name)) if marks != self._marks else []
         if not rows:
@@ -149,7 +152,7 @@ class Followed:
         self._seen, self._marks = len(rows), marks
 
     def close(self, why: str) -> None:
-        """Close the run at the tracker, with figures and tables if it has ended."""
+        """Close the run at the tracker, with final metrics and tables if it has ended."""
         if self._tracker is None:
             return
         if why == "ended":
@@ -160,7 +163,7 @@ class Followed:
         self._tracker = None
 
     def said(self) -> list[str]:
-        """Return what was done, in a line."""
+        """Return a summary as one line."""
         return [f"{self.name}: {self._seen} steps, {self._added} of them new for {self._to}"] if self.began else []
 
     def _open(self, first: dict[str, float]) -> None:
@@ -175,7 +178,7 @@ class Followed:
 
 
 def grouped(name: str) -> str:
-    """Return the name of a metric with its group, since trackers draw a group's metrics together."""
+    """Return the name of a metric with its group, because trackers draw a group's metrics together."""
     for start, group in GROUPS.items():
         if name.startswith(start):
             return f"{group}/{name.removeprefix(start)}"
@@ -183,7 +186,7 @@ def grouped(name: str) -> str:
 
 
 def _mark(file: Path) -> tuple[int, ...]:
-    """Return what changes when a file does."""
+    """Return a value that changes whenever the file does."""
     try:
         found = file.stat()
     except FileNotFoundError:

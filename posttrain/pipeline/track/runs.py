@@ -1,4 +1,4 @@
-"""A run as a tracker sees it: its id, settings and lineage, the steps of its curve, its figures and its completions."""
+"""A run for trackers: its id, settings, lineage, curve, metrics and completions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from posttrain.pipeline.workspace import PARAMS_FILE, metrics_path, plot_path, r
 from posttrain.settings.params import did_you_mean
 
 HELD: Final = Path("checkpoints/.held")
-"""The locks of stages that run now."""
+"""The locks of running stages."""
 COLUMNS: Final[tuple[str, ...]] = (
     "problem",
     "completion",
@@ -34,29 +34,29 @@ COLUMNS: Final[tuple[str, ...]] = (
     "round",
     "finish",
 )
-"""What a table of completions shows, of the columns that its file has."""
+"""The columns of a table of completions that are shown, if the file has them."""
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told when a run begins."""
+    """The data that a tracker gets when a run begins."""
 
     name: str
     """The folder of its model under models/, e.g. `online/grpo`."""
     id: str
-    """A digest of the name, the settings, the code and the first step: another training is another run."""
+    """A digest of the name, the settings, the code and the first step, so that another training is another run."""
     settings: Mapping[str, Any]
     lineage: Mapping[str, Any]
-    """The record of the stage; of a run that has not ended what is known of it."""
+    """The record of the stage; for an unfinished run, what is known so far."""
 
     @property
     def label(self) -> str:
-        """Return what a person reads at the tracker."""
+        """Return the run's displayed name at the tracker."""
         return f"{self.name}-{self.id[:6]}"
 
 
 def named_runs(words: Sequence[str]) -> list[str]:
-    """Return the runs that are meant: `online/grpo`, `online@grpo`, or the label of an evaluated one; default: all."""
+    """Return the selected runs: `online/grpo`, `online@grpo`, or the label of an evaluated one. Default: all."""
     params = read_yaml(PARAMS_FILE)
     labels = {label: policy.model for label, policy in evaluated(params).items()}
     stages = {stage_of(params, name): name for name in curve_runs(params)}
@@ -69,7 +69,7 @@ def named_runs(words: Sequence[str]) -> list[str]:
 
 
 def is_running(name: str) -> bool:
-    """Return whether a process trains the run now."""
+    """Return whether a process is training the run."""
     lock = HELD / stage_of(read_yaml(PARAMS_FILE), name).replace("/", "@")
     return lock.is_file() and is_locked(lock)
 
@@ -94,9 +94,9 @@ def tracked(name: str, first: Mapping[str, float]) -> TrackedRun:
 
 
 def curve(file: Path) -> list[dict[str, float]]:
-    """Return the finite metrics of each step in a file that may be growing, or be written anew at this moment.
+    """Return the finite metrics of each step in a file that may be growing or being rewritten.
 
-    A line without its end is left out; a line that does not fit the first one ends what is known now.
+    A line without its end is left out. A line that does not fit the first one ends the result.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -113,9 +113,9 @@ def curve(file: Path) -> list[dict[str, float]]:
 
 
 def result_files(name: str) -> dict[str, Path]:
-    """Return the files with the run's figures: of its training, and of evaluations of its model by their table.
+    """Return the files with the run's metrics: of its training, and of evaluations of its model by table.
 
-    Runs that were evaluated on a table share the names of its figures, so that a tracker draws them together.
+    Runs that were evaluated on the same table share metric names, so that a tracker draws them together.
     """
     found = {"train": metrics_path(name)}
     for label, policy in evaluated(read_yaml(PARAMS_FILE)).items():
@@ -126,7 +126,7 @@ def result_files(name: str) -> dict[str, Path]:
 
 
 def figures(name: str) -> dict[str, float]:
-    """Return what these files say: `train/steps`, `two_step/prompts/score`."""
+    """Return the metrics in these files: `train/steps`, `two_step/prompts/score`."""
     return {
         f"{place}/{key}": float(value)
         for place, file in result_files(name).items()
@@ -136,7 +136,7 @@ def figures(name: str) -> dict[str, float]:
 
 
 def completions(name: str, most: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield tables of the first completions: of each evaluation of the run, and of its last round of training."""
+    """Yield tables of the first completions: of each evaluation of the run, and of its last training round."""
     files = {place: file.with_name("rollouts.parquet") for place, file in result_files(name).items()}
     files["train"] = max(rollouts_path(name).glob("*.parquet"), default=Path("none"))
     for table, file in files.items():
@@ -155,7 +155,7 @@ def completions(name: str, most: int) -> Iterator[tuple[str, list[dict[str, Any]
 
 
 def _settings(params: Mapping[str, Any], section: str) -> dict[str, Any]:
-    """Return the settings of a run; of one that params.yaml no longer names, none."""
+    """Return the settings of a run; empty if params.yaml no longer has it."""
     try:
         return dict(at(params, section) or {})
     except ParamsError:

@@ -1,4 +1,4 @@
-"""What a tracker does for a run, and the trackers that there are: all are plugins."""
+"""The interface of trackers, and all known trackers. All are plugins."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from posttrain.pipeline.track.runs import TrackedRun
 from posttrain.settings.listing import Listing, with_methods
 
 FOLDER: Final = Path(".track")
-"""What trackers write without a server; it may be removed."""
+"""The folder that trackers without a server write to. It may be removed."""
 Steps = Sequence[tuple[int, Mapping[str, float]]]
-"""Steps of a curve in their order, with their metrics."""
+"""Steps of a curve in order, with metrics."""
 Table = Sequence[Mapping[str, str | float | bool | None]]
 """Rows with the same columns."""
 
 
 class Tracker(Protocol):
-    """One run at one tracker. A run that is pushed again has the same id, and adds nothing that is there already."""
+    """One run at one tracker. Pushing a run again uses the same id and adds nothing twice."""
 
     def start(self, project: str, run: TrackedRun) -> int:
-        """Open the run, new, or as it was left and still is; return the first step that it lacks."""
+        """Open the run, new or continued. Return the first step that it lacks."""
 
     def log(self, steps: Steps) -> None:
         """Add steps of the curve."""
 
     def figures(self, values: Mapping[str, float]) -> None:
-        """Set what was measured at the end, by name."""
+        """Set the final metrics, by name."""
 
     def table(self, name: str, rows: Table) -> None:
         """Set a table."""
@@ -37,4 +37,4 @@ class Tracker(Protocol):
 
 
 TRACKERS: Final[Listing[type[Tracker]]] = Listing("", "", group="trackers", adopt=with_methods(Tracker))
-"""Name of a tracker -> the class that speaks with it. `package`, if the class has it, is the package that it needs."""
+"""Name of a tracker -> its class. `package`, if the class has it, is the required package."""

@@ -1,4 +1,4 @@
-"""`posttrain checkpoints`: the checkpoints of unfinished runs."""
+"""`posttrain checkpoints`: manage the checkpoints of unfinished runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACTIONS = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take an action and a stage, or nothing to list all."""
+    """Add the arguments: an action and a stage, or none to list everything."""
     actions = add_actions(parser, "list")
     for name, does in ACTIONS.items():
         action = add_action(actions, "checkpoints", name, does, "online@grpo")
@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> str:
-    """List the checkpoints, or decide about one."""
+    """List the checkpoints, or apply the action."""
     if arguments.action == "list" and not any(checkpoint_path("").rglob("step-*")):
         return "no checkpoints"
     from posttrain.pipeline.commands.checkpoints import actions  # imports torch

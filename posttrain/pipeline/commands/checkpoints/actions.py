@@ -1,4 +1,4 @@
-"""`posttrain checkpoints`: lists, resumes, restarts and removes the checkpoints of unfinished runs."""
+"""`posttrain checkpoints`: list, resume, restart and remove the checkpoints of unfinished runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LIST = "`posttrain checkpoints` lists them"
 
 @dataclass(frozen=True)
 class RunCheckpoints:
-    """The checkpoints of one run, in a folder of their own."""
+    """The checkpoints of one run in their folder."""
 
     folder: Path
 
@@ -47,7 +47,7 @@ class RunCheckpoints:
 
     @cached_property
     def stage(self) -> str:
-        """DVC's name of the stage, as far as params.yaml has the run."""
+        """DVC's name of the stage, if params.yaml still has the run."""
         named = (f"{stage}@{run}" for stage, _, run, output in _model_runs() if output == self.output)
         return next(named, self.output.replace("/", "@", 1))
 
@@ -73,7 +73,7 @@ class RunCheckpoints:
 
     @cached_property
     def unused(self) -> str:
-        """Why no run of params.yaml would resume them; empty if one would."""
+        """Why no run in params.yaml would resume them; empty if one would."""
         run = read_record(self.folder / RUN)
         if run.get("format") != CHECKPOINTS:
             return "made by another version of posttrain"
@@ -98,7 +98,7 @@ class RunCheckpoints:
 
 
 def list_checkpoints() -> str:
-    """Return a line for each run that has checkpoints."""
+    """Return a line for each run with checkpoints."""
     checkpoints = _all_checkpoints()
     if not checkpoints:
         return "no checkpoints"
@@ -120,7 +120,7 @@ def list_checkpoints() -> str:
 
 
 def resume(stage: str) -> str:
-    """Let the stage resume its checkpoints with the code that was last refused; a later edit asks again."""
+    """Let the stage resume with the code that was last refused. A later edit asks again."""
     lines = []
     for run in _waiting(stage):
         (run.folder / ASKED).replace(run.folder / ACCEPTED)
@@ -129,12 +129,12 @@ def resume(stage: str) -> str:
 
 
 def restart(stage: str) -> str:
-    """Remove the checkpoints with which the stage was last refused."""
+    """Remove the checkpoints that the stage last refused to resume."""
     return "\n".join(f"{_remove(checkpoint)}; its next run starts from step 0" for checkpoint in _waiting(stage))
 
 
 def clean(which: Literal["unused", "all"]) -> str:
-    """Remove the checkpoints that no run of params.yaml would resume, or all; never those that a process uses."""
+    """Remove all checkpoints, or those that no run in params.yaml would resume, unless a process uses them."""
     if which == "unused":
         check_params()  # a run that cannot be read may resume what would be removed
     unwanted = [
@@ -154,12 +154,12 @@ def _all_checkpoints() -> list[RunCheckpoints]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Return every file in a folder; unlike `rglob` it skips folders that a running stage removes meanwhile."""
+    """Yield every file in a folder. Unlike `rglob`, skip folders that a running stage removes meanwhile."""
     return (Path(place, name) for place, _, names in os.walk(folder) for name in names)
 
 
 def _waiting(stage: str) -> list[RunCheckpoints]:
-    """Return the runs of a stage that were refused and wait for an answer; that no process uses."""
+    """Return the runs of a stage that were refused and wait for an answer. Raise if a process uses one."""
     output = next(
         (output for name, _, run, output in _model_runs() if f"{name}@{run}" == stage), stage.replace("@", "/")
     )
@@ -178,7 +178,7 @@ def _waiting(stage: str) -> list[RunCheckpoints]:
 
 
 def _remove(run: RunCheckpoints) -> str:
-    """Remove a run's checkpoints; a line about them."""
+    """Remove a run's checkpoints. Return a line about them."""
     line = f"removed step {run.step} of {run.stage} ({format_size(run.size)}, {format_age(run.age_s)} old)"
     if not remove_unlocked(run.folder):
         raise PipelineError(what="a process is using it", where=str(run.folder), fix="Wait until it has ended")
@@ -186,7 +186,7 @@ def _remove(run: RunCheckpoints) -> str:
 
 
 def _model_runs() -> Iterator[tuple[str, str, str, str]]:
-    """(stage, group, run, model) of every run of params.yaml that makes a model; none where it cannot be read."""
+    """Yield (stage, group, run, model) for every run that makes a model; nothing if params.yaml cannot be read."""
     try:
         settings = read()
     except ParamsError:
@@ -197,7 +197,7 @@ def _model_runs() -> Iterator[tuple[str, str, str, str]]:
 
 
 def _other_run(run: Mapping[str, Any], output: str) -> str:
-    """Return how a recorded run differs from that of params.yaml; empty if it does not."""
+    """Return how a recorded run differs from params.yaml; empty if it does not."""
     place = next(((group, name) for _, group, name, made in _model_runs() if made == output), None)
     if place is None:
         return "no such run in params.yaml"

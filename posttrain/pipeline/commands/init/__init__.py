@@ -1,4 +1,4 @@
-"""`posttrain init`: a project outside the checkout, written or brought to the installed package."""
+"""`posttrain init`: write a project outside the checkout, or upgrade it to the installed package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXAMPLE = "my-project --recipe sft-dpo"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take a folder and a recipe, or the wish for an upgrade."""
+    """Add the arguments: a folder and a recipe, or --upgrade."""
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="a new or an empty folder")
     recipes = "the runs of its params.yaml: sft-dpo (default), rlvr (SFT, then GRPO with rules), or eval-only"
     parser.add_argument("--recipe", default="sft-dpo", metavar="sft-dpo|rlvr|eval-only", help=recipes)

@@ -1,4 +1,4 @@
-"""A project outside the checkout: `init` writes it, `upgrade` brings it to the installed package."""
+"""A project outside the checkout. `init` writes it; `upgrade` adapts it to the installed package."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from posttrain.settings.params import did_you_mean
 TEMPLATE: Final = LIBRARY / "posttrain" / "pipeline" / "template"
 RECIPES: Final = ("sft-dpo", "rlvr", "eval-only")
 OURS: Final = {".dvc/plots/curves.json": "curves.json"}
-"""Files that `upgrade` keeps current in addition to dvc.yaml, and where the package has them."""
+"""Files besides dvc.yaml that `upgrade` updates -> their places in the package."""
 FILES: Final = {
     ".gitignore": "gitignore",
     ".dvcignore": "dvcignore",
@@ -43,19 +43,19 @@ FILES: Final = {
     "data/none.parquet": "none",
     "models/none": "none",
 }
-"""Files that belong to the user once they are written."""
+"""Files that belong to the user after they are written."""
 SCHEMA: Final = Path(".vscode/params.schema.json")
 FILLED: Final = ("metrics", "plots", "results")
-"""Folders that the report depends on, whether or not a run fills them."""
+"""Folders that the report depends on, even if no run fills them."""
 CHECKOUT: Final = f"      - constraints.txt\n      - custom\n{CODE_OF_CHECKOUT}"
-"""What the stage `code` depends on in a checkout; in a project it is the package that posttrain.lock names."""
+"""What the stage `code` depends on in a checkout. In a project, it depends on posttrain.lock instead."""
 MOST: Final = 4
-"""As many changes of a run as a line names."""
+"""The most changes of a run in a line."""
 RUN_AGAIN: Final = "has to run again"
 
 
 def init(folder: Path, recipe: str) -> str:
-    """Write a project that uses the installed package; what to do next."""
+    """Write a project that uses the installed package. Return the next steps."""
     if recipe not in RECIPES:
         raise ParamsError(what=f"no recipe '{recipe}'", where="--recipe", fix=did_you_mean(recipe, RECIPES))
     if folder.exists() and not folder.is_dir():
@@ -93,7 +93,7 @@ def init(folder: Path, recipe: str) -> str:
 
 
 def upgrade(mode: str) -> str:
-    """Say what the installed package changes in a project, and whether it was written."""
+    """Return what the installed package changes in a project, and whether it was written."""
     if pinned() is None:
         return "A clone upgrades by git; `upgrade` is for projects of `init` (docs/versions.md)"
     lines = upgrade_project(mode)
@@ -108,7 +108,7 @@ def upgrade(mode: str) -> str:
 
 
 def upgrade_project(mode: str) -> list[str]:
-    """Return what the installed package changes in a project, in lines; none where it is current or no project."""
+    """Return the installed package's changes to a project as lines; empty if there are none or this is no project."""
     old = pinned()
     if old is None:
         return []
@@ -132,7 +132,7 @@ def upgrade_project(mode: str) -> list[str]:
 
 
 def _stale() -> Iterator[str]:
-    """Yield the runs whose code or packages are other ones than before."""
+    """Yield the runs whose code or packages have changed."""
     library, settings = Library(), read_yaml(PARAMS_FILE)
     if not FOLDER.is_dir():
         return
@@ -144,16 +144,16 @@ def _stale() -> Iterator[str]:
 
 
 def _current() -> dict[str, str]:
-    """Return the files of a project that the package decides: the checkout's own graph with other commands."""
+    """Return the project files that the package determines. dvc.yaml is the checkout's, with other commands."""
     graph = STAGE_COMMAND.sub(r"posttrain run \1", _read("graph.yaml"))
     own = {"dvc.yaml": graph.replace(CHECKOUT, f"      - {PINNED}\n      - custom\n")}
     return own | {name: _read(source) for name, source in OURS.items()}
 
 
 def _pin(folder: Path) -> None:
-    """Write posttrain.lock: the package, and the digests of its files here, by which `upgrade` knows those edited.
+    """Write posttrain.lock: the package, and digests of its files here, from which `upgrade` sees later edits.
 
-    And the schema of params.yaml, by which an editor knows its keys.
+    Also write the schema of params.yaml, which editors use.
     """
     files = {name: _digest(text) for name, text in _current().items()}
     write_text(folder / SCHEMA, editor_schema())
@@ -161,7 +161,7 @@ def _pin(folder: Path) -> None:
 
 
 def _initialise(folder: Path) -> None:
-    """Make it a repository of git and of DVC."""
+    """Make the folder a git and DVC repository."""
     quiet = {**os.environ, "DVC_NO_ANALYTICS": "1"}
     for words in (
         ["git", "init", "--quiet", "--initial-branch=main"],
@@ -175,7 +175,7 @@ def _initialise(folder: Path) -> None:
 
 @contextmanager
 def _whole(folder: Path) -> Iterator[None]:
-    """A new or empty folder, empty again or gone if not all could be written into it."""
+    """Yield a new or empty folder. If writing fails, it is emptied or removed again."""
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`posttrain params`: every parameter of a section, an algorithm with its settings, or what a run is set to."""
+"""`posttrain params`: describe the parameters of a section, the settings of an algorithm, or those of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALGORITHMS, METRICS = "algorithms", "metrics"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take one name."""
+    """Add the argument: a name."""
     about = f"a section of params.yaml, e.g. online; an algorithm, e.g. grpo; `{ALGORITHMS}`; `{METRICS}` of a step"
     run = "a run, e.g. online.runs.grpo or online/grpo: what each of its settings is"
     parser.add_argument("--schema", action="store_true", help="print a JSON schema of params.yaml, for editors")
@@ -20,7 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> str:
-    """Describe a section, or else an algorithm."""
+    """Describe a section or an algorithm."""
     from posttrain.pipeline.checks.params_schema import describe_params
     from posttrain.pipeline.commands.params.describe import describe, effective, named_run
     from posttrain.pipeline.params.params_file import GROUPS

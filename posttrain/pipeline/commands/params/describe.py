@@ -1,4 +1,4 @@
-"""What `posttrain params [NAME]` prints of the algorithm tables, and of a run: what each of its settings is."""
+"""The output of `posttrain params [NAME]` for algorithms, and for the settings of a run."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ COSTS: Mapping[str, str] = {
     "kl_old": "the sampling policy (weights) and its distribution, in tiles",
     "teacher_kl": "a teacher model (weights) and its distribution, in tiles",
 }
-"""What a need costs beyond the trained policy; needs that are not here are columns of numbers."""
+"""The extra cost of a need besides the trained policy. Needs that are not listed are columns of numbers."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """One table of rows and where in params.yaml its names are used."""
+    """One table of presets, and the sections of params.yaml that use their names."""
 
     title: str
     section: str
     rows: Mapping[str, AlgorithmRow]
     needs: Callable[[Any], frozenset[str]]
     kinds: tuple[type[Params], ...]
-    """The models of its rows' settings."""
+    """The settings classes of its presets."""
 
 
 def _sampled_needs(settings: Any) -> frozenset[str]:
@@ -91,11 +91,11 @@ OTHERS: tuple[tuple[str, str, str, type[Params]], ...] = (
     ("likelihood", "pretraining and SFT", "-mean logp", LikelihoodConfig),
     ("reward", "Ouyang 2022, arXiv:2203.02155", "-logsigmoid(s_c - s_r - margin), pairs or ranks", RewardConfig),
 )
-"""Objectives that are not rows of a table: name, paper, formula, settings."""
+"""Objectives that are not presets in a table: name, paper, formula, settings."""
 
 
 def describe(name: str | None = None) -> str:
-    """Return all rows in a line each, or one row in full."""
+    """Return all presets, one line each, or one preset in full."""
     if name is None:
         return "\n".join(_overview())
     for family in FAMILIES:
@@ -132,7 +132,7 @@ def _in_full(family: Family, row: AlgorithmRow) -> Iterator[str]:
 
 
 def _setting_lines(settings: Params) -> Iterator[str]:
-    """Yield each setting with its value, a choice with the options that it has."""
+    """Yield each setting with its value; for a choice, also its options."""
     model, choices = type(settings), dict(choices_of(type(settings)))
     for name, field in model.model_fields.items():
         value, default = getattr(settings, name), field.get_default(call_default_factory=True)
@@ -147,7 +147,7 @@ def _setting_lines(settings: Params) -> Iterator[str]:
 
 
 def _options(options: type[Params]) -> Iterator[tuple[str, Any]]:
-    """Return the fields of an entry's options, without its name."""
+    """Yield the fields of an entry's options, without its name."""
     return ((name, field) for name, field in options.model_fields.items() if name != "type")
 
 
@@ -157,7 +157,7 @@ def _memory(needs: frozenset[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as params.yaml writes it."""
+    """Return a value in the notation of params.yaml."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list):
@@ -166,7 +166,7 @@ def shown(value: Any) -> str:
 
 
 def named_run(name: str) -> tuple[str, str] | None:
-    """Return the group and the name of a run: of online.runs.grpo, online/grpo or online@grpo; None if it is no run."""
+    """Return group and name of a run given as online.runs.grpo, online/grpo or online@grpo; None for anything else."""
     try:
         settings = read()
     except PosttrainError:  # without a project there are still sections and algorithms
@@ -179,7 +179,7 @@ def named_run(name: str) -> tuple[str, str] | None:
 
 
 def _default_rate(group: str, run: str) -> str:
-    """Return the learning rate that a run without one gets, and where it comes from."""
+    """Return the default learning rate of a run, and where it comes from."""
     try:
         return rate_of(group, run) or ""
     except PosttrainError:  # the model's shape is not known yet
@@ -187,7 +187,7 @@ def _default_rate(group: str, run: str) -> str:
 
 
 def effective(group: str, run: str) -> str:
-    """Return a line for each setting, with a star where params.yaml gives it."""
+    """Return a line for each setting, with a star if params.yaml sets it."""
     settings = load_settings(group, run).model_dump(mode="json")
     given = flattened(at(read(), f"{group}.{run}") or {})
     lines = [f"{group}.{run}   (* given in params.yaml; the others are defaults)"]

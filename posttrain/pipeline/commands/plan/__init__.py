@@ -1,4 +1,4 @@
-"""`posttrain plan`: the memory and disk that stages take before they run, and the seconds of their last run."""
+"""`posttrain plan`: estimate the memory and disk of stages before they run, and show the time of their last run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DOING = "estimating memory, disk and time"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take stages, and what to plan as."""
+    """Add the arguments: stages, and a model and prompt length to assume."""
     parser.add_argument(
         "stages", nargs="*", metavar="STAGE", help="e.g. sft@main, or sft for all its runs; default: all"
     )

@@ -1,4 +1,4 @@
-"""Which settings lower the memory of a run: each is tried, by planning the run with it."""
+"""Find settings that lower the memory of a run, by planning the run with each change."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from posttrain.files import format_size
 from posttrain.pipeline.commands.plan.memory_estimate import Demand
 
 Planned = Callable[[Mapping[str, Any]], Demand]
-"""The run with a change of its settings."""
+"""Returns the plan of the run with a change of its settings."""
 LESS = 0.95
-"""A change is worth naming if it leaves at most this share of the total."""
+"""A change is suggested if at most this share of the total remains."""
 NAMED = 2
-"""Most changes of each kind that are named, the best first."""
+"""The most suggested changes of each kind, best first."""
 OTHER_RESULTS = ("adapter", "device.precision", "reference")
 """Settings that change what a run learns or measures by more than rounding."""
 TRAINING: tuple[Mapping[str, Any], ...] = (
@@ -28,13 +28,13 @@ TOGETHER: tuple[Mapping[str, Any], ...] = tuple(
     {"adapter": {"type": kind}, "activations": "recompute", "device": {"precision": "bf16"}}
     for kind in ("lora", "qlora")
 )
-"""Tried where a run does not fit."""
+"""Changes that are tried together if a run does not fit."""
 ONLINE = ("online@", "distill@")
 SAMPLING = ("data_samples@", "evaluate@", "evaluate_runs@")
 
 
 def what_lowers(stage: str, found: Demand, planned: Planned) -> str:
-    """Return the changes that lower a stage's total, each with what is left.
+    """Return the changes that lower a stage's total, each with the remaining amount.
 
     'activations: recompute (12.7 GB); other results: adapter: lora (20.1 GB)'
     """
@@ -73,7 +73,7 @@ def _changes(stage: str, found: Demand) -> Iterator[Mapping[str, Any]]:
 
 
 def _named(change: Mapping[str, Any]) -> str:
-    """As params.yaml has it, on one line: {"rollout": {"sampling": {"rows": 64}}} -> rollout.sampling.rows: 64."""
+    """Return a change as a params.yaml line: {"rollout": {"sampling": {"rows": 64}}} -> rollout.sampling.rows: 64."""
     named = []
     for key, value in change.items():
         if not isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What a run of params.yaml takes: device memory by what it holds, and disk."""
+"""Estimate what a run in params.yaml needs: device memory by use, and disk."""
 
 from __future__ import annotations
 
@@ -42,47 +42,47 @@ from posttrain.train.model_set import ModelSet, Teacher
 
 @dataclass
 class Demand:
-    """Bytes that a run takes; `training`, `sampling` and `heldout` follow each other, `states` are always held."""
+    """Bytes that a run needs. `training`, `sampling` and `heldout` do not overlap; `states` is always held."""
 
     free: float
-    """Of the device; of the machine where the device is its CPU."""
+    """Free memory of the device; of the machine if the device is the CPU."""
     states: dict[str, float]
-    """Weights, and the moments of the optimizer."""
+    """Weights and optimizer moments."""
     training: dict[str, float] = field(default_factory=dict)
     sampling: dict[str, float] = field(default_factory=dict)
     heldout: float = 0.0
-    """Of a pass over held-out rows, when the moments are still there."""
+    """For a pass over held-out rows while the moments are still in memory."""
     rollouts: float = 0.0
     checkpoints: float = 0.0
     processes: int = 1
-    """Those that share the run; all other figures are of the first one, but for what is on the disk."""
+    """The number of processes. All other numbers, except disk, are for the first process."""
     in_one_memory: int = 1
-    """Of them, those that share the free memory."""
+    """The number of processes that share the free memory."""
     once: float = 0.0
-    """Bytes that only the first process takes."""
+    """Bytes that only the first process needs."""
 
     @property
     def fits(self) -> bool:
-        """Whether the free memory holds what all processes take of it."""
+        """Whether the free memory is enough for all processes that share it."""
         return self.taken <= self.free
 
     @property
     def taken(self) -> float:
-        """What all processes take of the free memory."""
+        """The bytes that all processes take from the free memory."""
         return self.in_one_memory * (self.total - self.once) + self.once
 
     @property
     def total(self) -> float:
-        """The most device memory at a time."""
+        """The peak device memory."""
         return sum(self.states.values()) + max(sum(self.training.values()), sum(self.sampling.values()), self.heldout)
 
 
 def demand_of(
     group: str, run: str, settings: Settings, prompt: int, model: str | None, change: Mapping[str, Any] | None = None
 ) -> Demand:
-    """Return what a run takes, with a change of its settings.
+    """Return what a run needs after a change of its settings.
 
-    `prompt`: tokens of the longest prompt, `model`: the config to take in place of every other.
+    `prompt`: tokens of the longest prompt. `model`: a config that replaces all models.
     """
 
     def shape(name: str, *, scores: bool = False) -> Any:
@@ -127,7 +127,7 @@ def _teachers(params: Any, settings: Settings, shape: Any) -> list[Teacher]:
 
 
 def _frozen_bytes(models: list[Any], runtime: Runtime) -> float:
-    """Return the weights of models that are not trained."""
+    """Return the bytes of frozen models' weights."""
     for model in models:
         if runtime.bf16_for(model.requires_grad_(requires_grad=False)):
             compute_in_bf16(model)
@@ -137,7 +137,7 @@ def _frozen_bytes(models: list[Any], runtime: Runtime) -> float:
 def _of_sampling(
     params: EvaluateParams | SamplesRun, policy: Any, others: list[Any], prompts: int, prompt: int
 ) -> Demand:
-    """Return a stage that samples one policy."""
+    """Return the demand of a stage that samples one policy."""
     runtime = Runtime(params.device)
     runtime.suit(policy)
     weights = {"weights": _frozen_bytes([policy, *others], runtime)}
@@ -151,7 +151,7 @@ def _of_sampling(
 
 
 def _of_likelihood(params: EvaluateRun, policy: Any, others: list[Any]) -> Demand:
-    """Return a stage that reads rows in forward passes."""
+    """Return the demand of a stage that reads rows in forward passes."""
     runtime = Runtime(params.device)
     runtime.suit(policy)
     demand = Demand(free_bytes(runtime.device), {"weights": _frozen_bytes([policy, *others], runtime)})
@@ -160,7 +160,7 @@ def _of_likelihood(params: EvaluateRun, policy: Any, others: list[Any]) -> Deman
 
 
 def _pass_bytes(policy: Any, tokens: int, runtime: Runtime) -> float:
-    """Return what a pass over so many tokens takes without gradients: one layer and the head at a time."""
+    """Return the bytes of a pass over this many tokens without gradients: one layer and the head at a time."""
     token = 0 if is_scorer(policy) else 4 * vocabulary(policy)
     head = TILES * min(tokens * token, max(TILE_BYTES, TILE_TOKENS * token))
     return float(tokens * layer_bytes(policy, bf16=runtime.bf16) + head)
@@ -169,7 +169,7 @@ def _pass_bytes(policy: Any, tokens: int, runtime: Runtime) -> float:
 def _of_training(
     group: str, params: TrainingParams, start: Any, teachers: list[Teacher], scorers: list[Any], prompt: int
 ) -> Demand:
-    """Return a stage that trains, and samples in between where it is online."""
+    """Return the demand of a stage that trains; if it is online, it also samples in between."""
     needs, runtime = _needs(group, params), params.runtime()
     attach = params.attach(Path())
     models = ModelSet.of(start, runtime, needs, attach, reference_moves=params.reference_moves)
@@ -210,7 +210,7 @@ def _within(policy: Any, prompt: int, most: int) -> int:
 
 
 def _needs(group: str, params: Any) -> frozenset[str]:
-    """Return the columns of the run's objective, which decide what models it loads."""
+    """Return the columns that the run's objective needs, which decide the models it loads."""
     match group:
         case "reward.runs":
             return RewardObjective(params.objective).needs
@@ -224,7 +224,7 @@ def _needs(group: str, params: Any) -> frozenset[str]:
 
 
 def _step_tokens(group: str, params: Any, prompt: int) -> int:
-    """Return the most tokens of a step, as far as the settings bound them."""
+    """Return the most tokens of a step, as far as the settings limit them."""
     match group:
         case "base.scratch":
             return int(params.batch * params.window)
@@ -240,7 +240,7 @@ def _step_tokens(group: str, params: Any, prompt: int) -> int:
 
 
 def _heldout_tokens(group: str, params: Any, prompt: int) -> int:
-    """Return the most tokens of a pass over held-out rows; 0 for runs that have none."""
+    """Return the most tokens of a pass over held-out rows; 0 if the run has none."""
     rows = getattr(params, "heldout_rows", 0)
     return int(min(params.micro_tokens, rows * _step_tokens(group, params, prompt) // params.batch)) if rows else 0
 
@@ -248,7 +248,7 @@ def _heldout_tokens(group: str, params: Any, prompt: int) -> int:
 def _add_servers(
     demand: Demand, policy: Any, runtime: Runtime, params: RolloutParams | EvaluateParams | SamplesRun, longest: int
 ) -> None:
-    """Add what servers of an engine take of the memory of the run."""
+    """Add the memory that an engine's servers take on the run's devices."""
     memory = engine_bytes(params.sampling, policy, longest, runtime)
     if taken := bytes_next_to_training(memory, params.engine_servers, demand.processes, runtime.device):
         demand.states["engine"] = taken
@@ -258,7 +258,7 @@ def _add_servers(
 def _add_sampling(
     demand: Demand, policy: Any, runtime: Runtime, params: SamplingParams, prompts: int, samples: int, prompt: int
 ) -> None:
-    """Add what decoding takes: keys and values up to their budget."""
+    """Add the memory for decoding: keys and values up to their budget."""
     prompt = _within(policy, prompt, params.max_tokens)
     rows = min(prompts * samples, params.rows)
     draw = draw_bytes(params.top_p, params.top_k)

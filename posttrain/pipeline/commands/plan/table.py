@@ -1,4 +1,4 @@
-"""`posttrain plan`: what stages take, from params.yaml and config.json, before any weights are loaded."""
+"""`posttrain plan`: estimate stages from params.yaml and config.json, without loading weights."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import did_you_mean
 
 OUTSIDE = {"external.runs": "what a trainer of your own takes", "evaluate.lm_eval": "what lm-eval takes"}
-"""Groups whose runs another program computes."""
+"""Groups whose runs are computed by another program."""
 GROUPS = (
     "base.scratch", "sft.runs", "data.samples", "reward.runs", "preference.runs", "online.runs", "distill.runs",
     "offline.runs", "evaluate.policies", "evaluate.runs", *OUTSIDE,
 )  # fmt: skip
-"""Those whose runs train or sample."""
+"""Groups whose runs train or sample."""
 COLUMNS = (
     "stage", "total", "last run", "weights", "moments", "training", "KV cache", "decoding", "rollouts", "checkpoints",
     "settings that lower it (to)",

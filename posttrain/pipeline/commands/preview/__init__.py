@@ -1,4 +1,4 @@
-"""`posttrain preview`: rows as a model gets them, with the trained tokens in colour."""
+"""`posttrain preview`: show rows as a model sees them, with the trained tokens in colour."""
 
 import sys
 from argparse import ArgumentParser, Namespace
@@ -11,7 +11,7 @@ DOING = "reading rows"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take a table, a model and what of them to show."""
+    """Add the arguments: a table, a model and what to show."""
     parser.add_argument("table", metavar="TABLE", help="e.g. mine/chat for data/mine/chat.parquet, or the file")
     model = "a model folder, or a run such as sft/main, also before it is trained"
     parser.add_argument("model", metavar="MODEL", help=model)

@@ -1,4 +1,4 @@
-"""The input of a preview: a table, the tokenizer of a model or of a run's start, and the limits on rows."""
+"""The inputs of a preview: a table, the tokenizer of a model or of a run's start, and the row limits."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from posttrain.text.chat import DATE, ChatText, Trained
 
 @dataclass(frozen=True)
 class Limits:
-    """Where rows end: in a run's settings, in the model, or by an option."""
+    """The limits on rows, from a run's settings, the model or an option."""
 
     longest: int | None
-    """Longer rows are left out of training, or cut (`max_tokens`)."""
+    """Longer rows are left out of training or cut (`max_tokens`)."""
     long_rows: Literal["drop", "cut"]
     context: int | None
     """The longest row that the model can read."""
@@ -48,7 +48,7 @@ class Subject:
 
 @contextlib.contextmanager
 def opened(table: str, model: str, turns: Trained | None, longest: int | None) -> Iterator[Subject]:
-    """The table `NAME/KIND` or a file, with a model folder, a model under models/ or a run that is not yet trained."""
+    """Yield `NAME/KIND` or a file with a model: a folder, one under models/ or the start of a run that has not run."""
     path, kind = _table(table)
     settings = _settings(model)
     folder, template, variables = _folder(model)
@@ -90,7 +90,7 @@ def _table(name: str) -> tuple[Path, Kind]:
 
 
 def _settings(model: str) -> Mapping[str, Any]:
-    """Return the settings of the run that makes a model, as plain data; empty for a folder."""
+    """Return the settings of the run that makes a model as plain data; empty for a folder."""
     runs = model_runs(read()) if Path(PARAMS_FILE).is_file() else {}
     if model not in runs:
         return {}
@@ -100,7 +100,7 @@ def _settings(model: str) -> Mapping[str, Any]:
 
 
 def _folder(asked: str) -> tuple[Path, str | None, Mapping[str, Any]]:
-    """Return the folder of a model or of what its run starts from, and the template and variables given there."""
+    """Return the folder of a model or of its run's start, with the template and variables from the run."""
     name, seen, template = asked, {asked}, None
     variables: Mapping[str, Any] = {}
     while True:

@@ -1,4 +1,4 @@
-"""A preview as a page: one file without a script, which loads nothing."""
+"""A preview as a page: one file without scripts that loads nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from posttrain.pipeline.report.markup import Markup, element, escaped, listed
 from posttrain.pipeline.report.page import plain_page
 
 Part = tuple[str, Sequence[tuple[str, bool]]]
-"""A part of a row: its name, and its text in pieces, each with whether it is trained."""
+"""A part of a row: its name, and pieces of text, each with a flag whether it is trained."""
 
 
 def page(title: str, facts: Sequence[str], rows: Sequence[tuple[str, Sequence[Part]]]) -> str:
-    """Return the facts as a list, then each row under its title; trained text is marked, line breaks are shown."""
+    """Return the facts as a list, then each row under its title. Trained text is marked; line breaks are shown."""
     legend = element("p", element("mark", "Marked"), " tokens are trained; the rest is context.")
     shown = [part for row in rows for part in _row(*row)]
     return plain_page(title, element("main", element("h1", title), listed(facts), legend, *shown, class_="preview"))

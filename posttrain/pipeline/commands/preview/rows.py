@@ -19,7 +19,7 @@ from posttrain.train.examples import shortened
 from posttrain.train.tokenize_tables import conversation, exchanges
 
 COUNTED = 10_000
-"""So many rows of a table are tokenised for the counts."""
+"""The number of rows that are tokenised for the counts."""
 LISTED = 5
 _TOGETHER = 256
 
@@ -43,13 +43,13 @@ class Shown:
     id: str
     split: str
     parts: Sequence[Part]
-    """As training takes them: cut where the run cuts long rows."""
+    """The parts as training sees them; cut if the run cuts long rows."""
     tokens: int = 0
-    """Its tokens before a cut; of a row with several parts those of the longest, which is what limits are about."""
+    """Its tokens before a cut. With several parts, the tokens of the longest, to which limits apply."""
     dropped: str = ""
-    """Why training leaves the row out or stops with an error; else empty."""
+    """Why training leaves the row out or stops with an error; empty if neither."""
     cut: str = ""
-    """Why training truncates the row; else empty."""
+    """Why training cuts the row; empty if it does not."""
 
 
 @dataclass
@@ -59,11 +59,11 @@ class Counts:
     total: int
     splits: dict[str, int]
     lengths: list[int] = field(default_factory=list)
-    """Of each row the longest part: chosen and rejected are two parts, and `max_tokens` holds for each."""
+    """The longest part of each row. Chosen and rejected are two parts, and `max_tokens` applies to each."""
     tokens: int = 0
-    """Of all parts."""
+    """The tokens of all parts."""
     trained: int = 0
-    """Trained tokens of the rows that training takes."""
+    """The trained tokens of rows that are not left out."""
     dropped: list[Shown] = field(default_factory=list)
     cut: int = 0
 
@@ -80,7 +80,7 @@ class Counts:
 
 
 def preview_rows(subject: Subject, rows: int) -> tuple[list[Shown], Counts]:
-    """Return the first rows of the table, and the counts of all (of the first 10,000 in a long table)."""
+    """Return the first rows of the table, and counts over all (in a long table, over the first 10,000)."""
     frame = read_table(subject.table, subject.kind)
     if subject.kind == "rollouts":
         frame = frame.filter(pl.col("prompt").is_not_null())
@@ -121,7 +121,7 @@ def _alone(subject: Subject, record: Record) -> list[Part] | DataError:
 
 
 def _limited(parts: Sequence[Part], kind: Kind, limits: Limits) -> dict[str, Any]:
-    """Return the parts as training sees them, their length, and whether they are truncated or left out."""
+    """Return the parts as training sees them, their length, and whether they are cut or left out."""
     tokens = max(len(part.row) for part in parts)
     found: dict[str, Any] = {"parts": parts, "tokens": tokens}
     if kind == "corpus":

@@ -23,7 +23,7 @@ Stretch = tuple[str, bool]
 def preview(
     table: str, model: str, *, rows: int, style: Style, html: Path | None, turns: Trained | None, longest: int | None
 ) -> str:
-    """Return the rows and counts as text; written as a page too where `html` names a file."""
+    """Return rows and counts as text. If `html` names a file, also write them as a page."""
     with opened(table, model, turns, longest) as subject:
         first, counts = preview_rows(subject, rows)
         facts = _facts(subject, counts)
@@ -41,7 +41,7 @@ def preview(
 
 
 def _facts(subject: Subject, counts: Counts) -> list[str]:
-    """Return what holds for the whole table, one line each."""
+    """Return row and token counts as lines."""
     limits = subject.limits
     splits = ", ".join(f"{count:,} {name}" for name, count in counts.splits.items())
     lines = [f"{printable(str(subject.table))}: {counts.total:,} rows{f' ({splits})' if splits else ''}"]
@@ -78,7 +78,7 @@ def _title(row: Shown) -> str:
 
 
 def _stretches(text: ChatText, part: Part) -> list[Stretch]:
-    """Return the text of a part, cut where training begins or ends."""
+    """Return the text of a part, split where training begins or ends."""
     ids = [*part.row.prompt, *part.row.rest]
     own = {len(part.row.prompt) + place for place in part.row.trained}
     found, done = [], 0
@@ -106,5 +106,5 @@ def _marked(text: str, style: Style) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return the text with control characters escaped, but for line breaks."""
+    """Return the text with control characters escaped, except line breaks."""
     return "\n".join(printable(line) for line in text.split("\n"))

@@ -1,4 +1,4 @@
-"""`posttrain promote`: name the best model, as a git tag, where the comparison says that it is the best."""
+"""`posttrain promote`: tag the best model in git, if a comparison shows that it is the best."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EXAMPLE = "grpo --as champion"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take a policy, a name, and a reason to do without a comparison."""
+    """Add the arguments: a policy, a name, and a reason that replaces the comparison."""
     parser.add_argument("policy", metavar="POLICY", help="a label of evaluate.policies, or its model, e.g. online/grpo")
     title = "what it becomes: the tag promoted/NAME/N, of which the highest N is the present one"
     parser.add_argument("--as", dest="title", required=True, metavar="NAME", help=title)

@@ -1,4 +1,4 @@
-"""Promotions: an annotated git tag that names a policy's model, its score, and what it was better than."""
+"""Promotions: an annotated git tag with a policy's model, its score, and the policy that it beat."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LINE = re.compile(r"^(policy|model|digest): (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Promoted:
-    """What the tag of a promotion says."""
+    """The contents of a promotion's tag."""
 
     tag: str
     number: int
@@ -43,9 +43,9 @@ class Promoted:
 
 
 def promote(name: str, title: str, force: str | None = None, does: Literal["tag", "show"] = "tag") -> str:
-    """Tag the commit of a policy's model as the present `title`, or show the tag; refused if not better than the last.
+    """Tag the commit of a policy's model as the current `title`, or show the tag. Fail if it is not better.
 
-    A tag names a commit, so what it says has to be committed.
+    A tag names a commit, so the results must be committed.
     """
     if not _TITLE.fullmatch(title):
         raise ParamsError(what=f"'{title}' is not a name", where="--as", fix="Use letters, digits, _ and -")
@@ -78,7 +78,7 @@ def promote(name: str, title: str, force: str | None = None, does: Literal["tag"
 
 
 def present(title: str) -> Promoted | None:
-    """Return the last promotion under a name."""
+    """Return the latest promotion under a name."""
     listed = git("tag", "--list", f"{FOLDER}/{title}/*").split()
     numbers = [int(tag.rpartition("/")[2]) for tag in listed if tag.rpartition("/")[2].isdigit()]
     if not numbers:
@@ -102,13 +102,13 @@ def named_policy(name: str) -> tuple[str, str]:
 
 
 def require_current(policy: str) -> None:
-    """Refuse a policy whose results are not those of its model, settings and code."""
+    """Reject a policy whose results are out of date for its model, settings or code."""
     if reason := staleness([policy]).reasons.get(policy):
         raise DataError(what=f"its results are not current ({reason})", where=policy, fix="Run them: dvc repro")
 
 
 def _require_committed() -> None:
-    """Refuse where the commit that the tag names would not have the model."""
+    """Raise if the tagged commit would not contain the model."""
     files = [PARAMS_FILE, LOCK]
     if changed := git("status", "--porcelain", "--", *files).split("\n")[:-1]:
         named = " and ".join(line[3:] for line in changed)
@@ -123,9 +123,9 @@ def _score(policy: EvaluatedPolicy) -> str:
 
 
 def _guards(candidate: EvaluatedPolicy, last: Promoted | None, force: str | None) -> list[str]:
-    """Return what `must_not_fall` found against the champion and against what it was trained from; refuse a fall.
+    """Return the findings of `must_not_fall` against the champion and against the policy's origin; raise on a fall.
 
-    What it was trained from is the evaluated policy of evaluate.settings.reference, or else of the run's own `start`.
+    The origin is the evaluated policy of evaluate.settings.reference, or else of the run's own `start`.
     """
     if not (names := guarded([candidate])):
         return []
@@ -166,7 +166,7 @@ def _guards(candidate: EvaluatedPolicy, last: Promoted | None, force: str | None
 
 
 def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> str:
-    """Return by how much it is better than the present one; refuse it if that is not shown, unless forced."""
+    """Return by how much it is better than the current one. Raise if this is not shown, unless forced."""
     try:
         _, champion = select([candidate.policy, last.tag], last.policy, "sampled")
         was, now = meaning(champion), meaning(candidate)

@@ -1,4 +1,7 @@
-"""`posttrain push`: a policy's model and its card, to the Hugging Face Hub; or the model as a file, e.g. GGUF."""
+"""`posttrain push`: upload a policy's model and model card to the Hugging Face Hub, or write it as a file, e.g.
+
+GGUF.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ EXAMPLE = "grpo --to hf:OWNER/NAME --dry-run"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take a policy and where it goes."""
+    """Add the arguments: a policy and a destination."""
     parser.add_argument("policy", metavar="POLICY", help="a label of evaluate.policies, or its model, e.g. online/grpo")
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--to", metavar="hf:OWNER/NAME", help="the repository, which is made if need be")

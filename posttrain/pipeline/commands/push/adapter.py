@@ -1,4 +1,4 @@
-"""What of an adapter is uploaded: it names its base as the Hub does, instead of by a folder of the workspace."""
+"""Prepare an adapter for upload: its config names its base on the Hub instead of a folder in the workspace."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ BASE: Final = "base_model_name_or_path"
 
 
 class HubModel(NamedTuple):
-    """A model of the Hub at its commit."""
+    """A model on the Hub at a commit."""
 
     name: str
     revision: str
 
 
 def hub_base(folder: Path, lineage: Lineage) -> HubModel | None:
-    """Return the Hub's model that an adapter belongs to; None for a whole model, an error where the Hub has none."""
+    """Return the Hub model that an adapter belongs to; None for a whole model.
+
+    Raise if the base is not from the Hub.
+    """
     if not is_adapter(folder):
         return None
     base = str(read_finite_json(folder / ADAPTER_CONFIG).get(BASE))
@@ -40,7 +43,7 @@ def hub_base(folder: Path, lineage: Lineage) -> HubModel | None:
 
 
 def push_note(folder: Path, lineage: Lineage) -> str:
-    """Return a note where an adapter cannot be uploaded, for whoever gives it a name; empty where it can."""
+    """Return a note if an adapter cannot be uploaded; empty if it can."""
     try:
         hub_base(folder, lineage)
     except ModelError as error:
@@ -49,7 +52,7 @@ def push_note(folder: Path, lineage: Lineage) -> str:
 
 
 def uploaded(folder: Path, base: HubModel) -> dict[str, bytes]:
-    """Return an adapter's config with the Hub's base, and the manifest with the digest of that config."""
+    """Return an adapter's config with the Hub base, and the manifest with that config's digest."""
     config = {**read_finite_json(folder / ADAPTER_CONFIG), BASE: base.name, "revision": base.revision}
     text = (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
     manifest = {**read_finite_json(folder / MANIFEST), ADAPTER_CONFIG: hashlib.sha256(text).hexdigest()}

@@ -1,4 +1,4 @@
-"""The model card: how a model was made and measured, from what the pipeline has recorded."""
+"""The model card: how a model was made and evaluated, from the pipeline's records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMITS = """## Limits
 
 
 def card(label: str, model: str, title: str, base: HubModel | None = None) -> str:
-    """Return the text of README.md for a policy's model; an adapter has a `base`."""
+    """Return the README.md of a policy's model. An adapter has a `base`."""
     settings, lineage = read(), Lineage()
     stage = stage_of(settings, model)
     above = [name for name in lineage.above(stage) if name in lineage.lock]
@@ -59,7 +59,7 @@ def card(label: str, model: str, title: str, base: HubModel | None = None) -> st
 
 
 def head(stages: list[str], lock: Mapping[str, Any], base: HubModel | None) -> Iterator[str]:
-    """Yield the card's data: with what it is loaded, and the Hub's model that it belongs to or began with."""
+    """Yield the card's metadata: the loading library, and the Hub model that it belongs to or started from."""
     yield from ("---", f"library_name: {'peft' if base else 'transformers'}", "tags: [posttrain]")
     hub = [value for stage in stages if stage.startswith("base_hub@") for value in _settings(lock[stage]).values()]
     named = [value["name"] for value in hub if isinstance(value, dict) and "name" in value]
@@ -68,7 +68,7 @@ def head(stages: list[str], lock: Mapping[str, Any], base: HubModel | None) -> I
 
 
 def _scores(label: str, table: str) -> Iterator[str]:
-    """Yield a table of the figures of one evaluation."""
+    """Yield a table with the metrics of one evaluation."""
     metrics: dict[str, Any] = read_finite_json(Path("results") / label / "metrics.json")
     yield f"On the held-out prompts of `{table}`; figures as in posttrain's documentation of results."
     yield ""
@@ -88,7 +88,7 @@ def _runs(stages: list[str], lock: Mapping[str, Any]) -> Iterator[str]:
 
 
 def licences(stages: list[str], lock: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a table of where base models and data are from, and the licence that each source states."""
+    """Yield a table of base models and data with their origins and stated licences."""
     yield "| run | from | licence |"
     yield "|---|---|---|"
     for stage in stages:
@@ -99,7 +99,7 @@ def licences(stages: list[str], lock: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _stated(stage: str, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the sources of a run, each with its licence or that it is unknown."""
+    """Yield the sources of a run, each with its licence or a note that it is unknown."""
     stated = str(run.get("license") or UNKNOWN)
     kind, _, base = stage.partition("@")
     match kind:
@@ -128,7 +128,7 @@ def _stated(stage: str, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _of_model(folder: Path) -> str:
-    """Return the licence that a base model's own README.md states, or its licence files; the import copied both."""
+    """Return the licence in a base model's README.md, or its licence files. The import copied both."""
     if not folder.is_dir():
         return f"unknown: `{folder}` is not here (dvc checkout)"
     from huggingface_hub import metadata_load

@@ -1,4 +1,4 @@
-"""Formats that `posttrain push` writes a policy's model in: all are plugins."""
+"""Formats in which `posttrain push` can write a model. All are plugins."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Exporter:
     """Writes a model as a file of another format."""
 
     write: Callable[[Path, str, list[list[Message]], Path, Dtype], str]
-    """(folder of the model, its name, conversations to check the file on, the file, type of its numbers) -> what was
-    written, for the terminal. The file appears whole or not at all."""
+    """(folder of the model, its name, conversations to check the file on, the file, number format) -> a line for the
+    terminal. The file appears completely or not at all."""
     ending: str
-    """How names of files end, e.g. `.gguf`."""
+    """The file name suffix, e.g. `.gguf`."""
 
 
 EXPORTERS: Final[Listing[Exporter]] = Listing("", "", group="exporters", adopt=instance(Exporter))
-"""Name of a format -> what writes it."""
+"""Name of a format -> exporter."""

@@ -1,4 +1,4 @@
-"""Uploads a policy's model folder and its card to the Hub, in one commit; or writes the model as a GGUF file."""
+"""Upload a policy's model folder and card to the Hub in one commit, or write the model as a file of another format."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from posttrain.settings.listing import looked_up
 
 CARD = "README.md"
 CHECKED = 4
-"""Prompts on which a GGUF file is compared with its model."""
+"""The number of prompts on which an exported file is compared with its model."""
 MANAGED: Final = (
     *(pattern for pattern in FILES if pattern not in (*LICENCES, CARD)),
     MANIFEST, ADAPTED_CONFIG, "pytorch_model*.bin*", "adapter_model.bin", "added_tokens.json",
     "additional_chat_templates/*",
 )  # fmt: skip
-"""Files that loaders take for parts of a model."""
+"""Files that loaders treat as parts of a model."""
 _TARGET = re.compile(r"hf:([\w.-]+/[\w.-]+)")
 
 
 def scored_policy(name: str, kind: Literal["prompts", ""] = "") -> tuple[str, str]:
-    """Return the label and the model of a policy that has a score, of this kind of table: lm-eval gives none."""
+    """Return the label and model of a policy that has a score on this kind of table. lm-eval gives none."""
     asked, model = named_policy(name)
     for label, run in evaluated(read()).items():
         if name in (label, run.model) and run.rows == "rollouts" and run.table.endswith(kind):
@@ -86,7 +86,7 @@ def push(name: str, to: str, access: Literal["public", "private"], does: Literal
 
 
 def export(name: str, format_: str, file: str, dtype: Dtype) -> str:
-    """Write a policy's model as a file of another format, checked on prompts that it was evaluated on."""
+    """Write a policy's model as a file of another format, checked on prompts of its evaluation."""
     exporter = looked_up(EXPORTERS, format_, "posttrain push")
     place = target(file, f"push --{format_}", exporter.ending)
     label, model = scored_policy(name, "prompts")
@@ -97,9 +97,9 @@ def export(name: str, format_: str, file: str, dtype: Dtype) -> str:
 
 
 def left_over(found: Collection[str], new: Collection[str]) -> list[str]:
-    """Return the files of a repository that belong to the model it had, and that loaders would take for the new one's.
+    """Return the files in a repository from the earlier model that loaders would mix up with the new one.
 
-    Other files, and folders, stay.
+    Other files and folders stay.
     """
     return sorted(
         name
@@ -109,7 +109,7 @@ def left_over(found: Collection[str], new: Collection[str]) -> list[str]:
 
 
 def upload(repository: str, files: Mapping[str, Path | bytes], access: str) -> str:
-    """Make a repository's model that of these files, in one commit; returns what was deleted, and the commit."""
+    """Replace a repository's model by these files in one commit. Return what was deleted, and the commit."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -138,7 +138,7 @@ def upload(repository: str, files: Mapping[str, Path | bytes], access: str) -> s
 
 
 def _seen_left_over(repository: str, new: Collection[str]) -> str:
-    """Return the lines of what would be deleted, as far as the repository can be read."""
+    """Return the lines about files that would be deleted, as far as the repository can be read."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 

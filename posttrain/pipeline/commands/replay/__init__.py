@@ -8,13 +8,13 @@ EXAMPLE = "online/grpo --step 40"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take a run and its last step."""
+    """Add the arguments: a run and its last step."""
     parser.add_argument("run", metavar="RUN", help="a run of online or distill, e.g. online/grpo")
     parser.add_argument("--step", type=int, help="the last step, as plots/ counts them; default: all")
 
 
 def run(arguments: Namespace) -> str:
-    """Train again, with the CPU instructions of a stage, which must be set before torch is imported."""
+    """Train again with a stage's CPU instructions, which must be set before torch is imported."""
     from posttrain.pipeline.by_name import prepare_process
 
     prepare_process()

@@ -1,4 +1,4 @@
-"""`posttrain replay RUN`: train again on the stored rollouts, and compare each step with the run's own."""
+"""`posttrain replay RUN`: train again on the stored rollouts, and compare each step with the original."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def replay(run: str, step: int | None) -> str:
-    """Train the run again up to a step; raises at the first step whose loss or gradient norm differs."""
+    """Train the run again up to a step. Raise at the first step with a different loss or gradient norm."""
     family, name = _named(run)
     model = f"{family}/{name}"
     _check_unedited(f"{family}@{name}", rollouts_path(model))
@@ -68,7 +68,7 @@ def replay(run: str, step: int | None) -> str:
 
 @dataclass
 class _Nearest(NoCheckpoints):
-    """Resumes from one checkpoint, and saves none."""
+    """Resumes from one checkpoint and saves none."""
 
     saved: CheckpointData | None
 
@@ -77,7 +77,7 @@ class _Nearest(NoCheckpoints):
 
 
 def _named(run: str) -> tuple[str, str]:
-    """Return the family and the name of a run: `online/grpo`, or `grpo` where one family has it."""
+    """Return the family and name of a run: `online/grpo`, or `grpo` if only one family has it."""
     settings = read()
     runs = [(family, name) for family in FAMILIES for name in group_of(settings, f"{family}.runs")]
     matches = [pair for pair in runs if run in ("/".join(pair), "@".join(pair), pair[1])]
@@ -90,7 +90,7 @@ def _named(run: str) -> tuple[str, str]:
 
 
 def _cost(name: str, stored: StoredRollouts, first: int, end: int) -> str:
-    """Return what the replay will train on, and about how long that took in the run."""
+    """Return what the replay will train on, and about how long that took originally."""
     used = pl.col("step").is_between(first, end - 1)
     tokens = (pl.col("prompt_ids").list.len() + pl.col("completion_ids").list.len()).filter(used)
     sums = [stored.figures(part, used.sum(), tokens.sum().alias("tokens")).row(0) for part in stored.parts]
@@ -105,7 +105,7 @@ def _cost(name: str, stored: StoredRollouts, first: int, end: int) -> str:
 
 
 def _verdict(name: str, expected: Sequence[dict[str, float]], rows: Sequence[dict[str, float]], first: int) -> str:
-    """Return one line if all replayed steps have the same bits; else an error that names the first that differs."""
+    """Return one line if all replayed steps are bit-identical; else raise an error with the first that differs."""
     for step in range(first, len(rows)):
         old, new = expected[step], rows[step]
         for key in (key for key in COMPARED if key in old):
@@ -119,7 +119,7 @@ def _verdict(name: str, expected: Sequence[dict[str, float]], rows: Sequence[dic
 
 
 def _check_unedited(stage: str, folder: Path) -> None:
-    """Refuse rollouts that are not those that the run wrote: an edit in place changes DVC's copy of a file too."""
+    """Reject rollouts that differ from what the run wrote. An edit in place changes DVC's copy of a file too."""
     entry = recorded().get(stage, {})
     digest = next((out.get("md5") for out in entry.get("outs", ()) if out["path"] == str(folder)), None)
     if digest is not None and Digests().of(str(folder)) not in (digest, None):
@@ -130,7 +130,7 @@ def _check_unedited(stage: str, folder: Path) -> None:
 
 
 def _reason(name: str) -> str:
-    """Return what may be the cause of a difference."""
+    """Return a possible cause of a difference."""
     record: dict[str, Any] = read_record(record_path(name))
     now = {**versions(), "cpu_isa": cpu_isa()}
     then = {**record.get("versions", {}), "cpu_isa": record.get("cpu_isa")}

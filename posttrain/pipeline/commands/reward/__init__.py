@@ -10,7 +10,7 @@ EXAMPLE = "test format --table mine/prompts"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take an action with its arguments."""
+    """Add the arguments: an action with its own arguments."""
     actions = add_actions(parser)
     does = "show the score, status and time of each row, and the traceback where the reward fails"
     test = add_action(actions, "reward", "test", does, "format --table mine/prompts")

@@ -1,4 +1,4 @@
-"""`posttrain reward agreement`: how far the verdicts of a judge agree with labels."""
+"""`posttrain reward agreement`: measure how far a judge's verdicts agree with labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from posttrain.settings.params import check
 
 
 def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: float) -> str:
-    """Cohen's kappa of labels and verdicts, with its interval and what the verdicts cost."""
+    """Return Cohen's kappa of labels and verdicts, its interval, and the cost of the verdicts."""
     given = at(read(), judge)
     if not isinstance(given, Mapping):
         fix = "Give the key of a judge in params.yaml, e.g. online.runs.grpo.reward.judge"
@@ -60,7 +60,7 @@ def _ok(score: Score) -> bool:
 
 
 def _labelled(table: str, reward: str, rows: int) -> list[tuple[Rollout, bool]]:
-    """Completions with labels: at most so many, drawn at random."""
+    """Return at most `rows` labelled completions, drawn at random."""
     path = table_file(table)
     if path.stem not in ("feedback", "rollouts"):
         fix = "Give NAME/feedback, or results/NAME/rollouts.parquet"

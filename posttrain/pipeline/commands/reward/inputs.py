@@ -1,4 +1,4 @@
-"""The reward that is tested: its options from the command line, or from a run of params.yaml with all that it knows."""
+"""The reward to test: its options from the command line, or from a run in params.yaml with its context."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from posttrain.text.chat import ChatText
 
 EVALUATION: Final = "evaluate.settings"
 GROUPS: Final = ("online.runs", "distill.runs", "data.samples", "data.filters", "evaluate.runs")
-"""Groups whose runs name rewards."""
+"""Groups whose runs use rewards."""
 
 
 def subject_of(name: str, options: Sequence[str], run: str | None) -> Subject:
-    """Return the reward of that name, with these options in addition to those of the run."""
+    """Return the reward with this name. These options are added to those of the run."""
     own = dict(map(_option, options))
     if run is None:
         return Subject(
@@ -43,7 +43,7 @@ def subject_of(name: str, options: Sequence[str], run: str | None) -> Subject:
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """`KEY=VALUE`, with the value as in params.yaml, but that `#` and other marks need no quotes."""
+    """Return `KEY=VALUE` as a pair. The value is read as in params.yaml, but `#` and other marks need no quotes."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -60,7 +60,7 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def _settings(run: str) -> Any:
-    """Return the typed settings of a run that names rewards."""
+    """Return the typed settings of a run with rewards."""
     group, _, name = run.rpartition(".")
     if run != EVALUATION and group not in GROUPS:
         known = [EVALUATION, *(f"{group}.{name}" for group in GROUPS for name in group_of(read(), group))]
@@ -76,7 +76,7 @@ def _settings(run: str) -> Any:
 
 
 def _context(run: str, settings: Any) -> Context:
-    """Return what the reward knows in the run."""
+    """Return the reward's context in the run."""
     policy = getattr(settings, "start", getattr(settings, "policy", None))
     sampling = getattr(getattr(settings, "rollout", settings), "sampling", None)  # filters sample nothing
     return Context(
@@ -89,7 +89,7 @@ def _context(run: str, settings: Any) -> Context:
 
 
 def _text(policy: str, settings: Any) -> ChatText | None:
-    """Return the tokenizer and template of the policy; None before that model is made."""
+    """Return the tokenizer and template of the policy; None before that model exists."""
     from posttrain.models.files.text import load_text
 
     folder = model_path(policy)

@@ -29,11 +29,11 @@ from posttrain.text.chat_template import Conversation
 
 WANTED: Final = frozenset({"id", "prompt", "completion", "answer", "info", "task", "truncated"})
 _TURN: Final = "\n\nassistant: "
-"""What stands before the policy's turns in an episode of several."""
+"""The text before the policy's turns in an episode of several."""
 
 
 def readable_file(name: str) -> Path:
-    """Return the file of a table that is named NAME/KIND or by its path."""
+    """Return the file of a table given as NAME/KIND or as a path."""
     path = table_file(name)
     if path.suffix.lower() not in READERS:
         raise DataError(
@@ -43,7 +43,7 @@ def readable_file(name: str) -> Path:
 
 
 def rollouts_of(file: Path, count: int, text: ChatText | None) -> list[Row]:
-    """Return the first rows of a table of rollouts, with the tokens that were sampled."""
+    """Return the first rows of a table of rollouts, with their sampled tokens."""
     frame = read_table(file, "rollouts").with_row_index("number", 1).filter(pl.col("prompt").is_not_null())
     if frame.is_empty():
         what, fix = "it has no text (evaluate.settings.completions: none)", "Evaluate with `sampled` or `full`"
@@ -70,7 +70,7 @@ def _sampled(row: Mapping[str, Any], ids: Sequence[int], info: Mapping[str, Any]
 
 
 def infos_of(rollouts: Path, ids: set[str]) -> dict[str, Mapping[str, Any]]:
-    """Return the info of prompts, which a table of rollouts has not, from the table that its evaluation has read."""
+    """Return the info of prompts from the evaluation's table, because a table of rollouts lacks it."""
     if not Path(PARAMS_FILE).is_file():
         return {}
     settings = read()
@@ -83,7 +83,7 @@ def infos_of(rollouts: Path, ids: set[str]) -> dict[str, Mapping[str, Any]]:
 
 
 def csv_dialect(separator: str | None, encoding: str | None) -> CsvDialect:
-    """Return how a csv file is read, with the rules of these options in params.yaml."""
+    """Return the csv format that these options set, with the same rules as in params.yaml."""
     given = {name: value for name, value in (("separator", separator), ("encoding", encoding)) if value is not None}
     return check(FileTable, {"path": "a.csv", **given}, where="--", file="command line").dialect
 
@@ -91,14 +91,14 @@ def csv_dialect(separator: str | None, encoding: str | None) -> CsvDialect:
 def file_rows(
     file: Path, count: int, examples: Callable[[Prompt], Examples], text: ChatText | None, dialect: CsvDialect = PLAIN
 ) -> list[Row]:
-    """Return the first rows of a file with prompts and completions, or the examples of prompts without completions."""
+    """Return a file's first rows with prompts and completions, or the examples of prompts without completions."""
     read_rows = islice(file_part(file, dialect).rows(Columns(WANTED), "reward test"), count)
     rows = given_rows(read_rows, str(file), examples)
     return _with_tokens(rows, text) if text else rows
 
 
 def _with_tokens(rows: Sequence[Row], text: ChatText) -> list[Row]:
-    """Return the rows in the tokens of a run's policy; a completion that was not truncated ends with its stop token."""
+    """Return the rows in the tokens of a run's policy. A completion that was not truncated ends with its stop token."""
     rollouts = [table_row.rollout for table_row in rows]
     tokens = text.conversations(
         [Conversation([*completed.prompt.messages, *completed.turns]) for completed in rollouts], "last"

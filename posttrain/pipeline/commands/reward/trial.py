@@ -1,4 +1,4 @@
-"""`posttrain reward test`: the score of each row, and where a reward fails."""
+"""`posttrain reward test`: print the score of each row, and where a reward fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posttrain.rewards.trial import reward_report
 def reward_test(
     name: str, table: str, options: Sequence[str], run: str | None, count: int, dialect: CsvDialect = PLAIN
 ) -> str:
-    """Print the score of each row; the summary. RewardError if a row failed."""
+    """Print the score of each row and return the summary. Raise RewardError if a row failed."""
     if count < 1:
         raise ParamsError(what=f"-n = {count}", where="reward test", fix="Give the number of rows, 1 or more")
     subject, file = subject_of(name, options, run), readable_file(table)
