@@ -81,7 +81,7 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     )
     if failed:  # the page under report/ is that of an earlier run
         print(_posttrain(root, "show", "report"), end="", flush=True)
-    about = "Every setting and its figures, or why it has none"
+    about = "Every setting with its metrics, or why it has none"
     create_table_artifact(safe_rows(results(root)), key="results", description=about)
     # Figures of stages that this flow has run or found current: the others may have those of earlier params.
     current = [stage for stage in stages if outcomes.get(stage.name, _NOT_RUN).state in _CURRENT]

@@ -38,7 +38,7 @@ def refusal_reason(headers: list[tuple[bytes, bytes]]) -> str:
     # The port is that of the Host header: through a tunnel it may differ from the server's.
     _, colon, port = hosts[0].partition(":")
     own = {f"http://{name}{colon}{port}" for name in NAMES}
-    return "" if own.issuperset(origins) else "requests from other sites are refused"
+    return "" if own.issuperset(origins) else "requests from other sites are rejected"
 
 
 _KEYS = (b"host", b"origin")

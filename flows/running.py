@@ -69,7 +69,7 @@ def _mark(client: SyncPrefectClient, run_id: UUID, pid: int) -> None:
         return
     if state is None or state.is_final():
         return
-    crashed: Any = Crashed(message=f"its process {pid} ended without a word: it was killed")
+    crashed: Any = Crashed(message=f"its process {pid} ended silently: it was killed")
     for task in client.read_task_runs(flow_run_filter=FlowRunFilter.model_validate({"id": {"any_": [run_id]}})):
         if task.state is None or not task.state.is_final():
             client.set_task_run_state(task.id, crashed, force=True)

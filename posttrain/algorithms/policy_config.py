@@ -290,9 +290,7 @@ def _kl_refusal(knobs: PolicyConfig) -> str | None:
             "Use k3 or k2 in the loss, or kl.type reward_token or reward_sequence"
         )
     if kl.type.startswith("reward") and knobs.advantage_entry.by_part:
-        return (
-            f"advantage '{advantage}' compares each reward by itself, and a KL penalty is no reward. Use kl.type loss"
-        )
+        return f"advantage '{advantage}' compares each reward by itself; a KL penalty is not a reward. Use kl.type loss"
     if kl.type.startswith("reward") and knobs.advantage_entry.nonnegative:
         return f"advantage '{advantage}' needs rewards >= 0, which a KL penalty could make negative. Use kl.type loss"
     if kl.type == "reward_sequence" and knobs.advantage_entry.token_rewards:

@@ -1,4 +1,4 @@
-r"""The answers in `\boxed{}`: which boxes are joined, and whether what stands around a box is part of its value."""
+r"""The answers in `\boxed{}`: which boxes form one answer, and whether the text around a box is part of its value."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ _PLAIN = (
     r"therefore|because|implies|iff|to|mapsto|\w*[rR]ightarrow|in|equiv|cong|approx|simeq|sim|pmod|bmod|mod|colon|"
     r"[cl]?dots"
 )
-"""Commands of LaTeX next to a box that do not change its value: layout, and relations."""
+"""LaTeX commands next to a box that do not change its value: layout and relations."""
 _BEFORE = re.compile(
     rf"(?:\\(?!(?:{_PLAIN})[^A-Za-z]*\Z)[A-Za-z]+[ ]*|(?<![\\A-Za-z])[A-Za-z]|\d\.|[\d)'][ *]*(?<![)' ] )"
     r"|\d:|\d\{|(?:(?<![A-Za-z\\])[a-z]|\\(?!therefore|text)[a-z]+)(?:\\left)?\(\s*|[-+/^<≤≥±×÷·√~]\s*"
     rf"|(?<!\w)\\(?!(?:{_PLAIN})\b)[A-Za-z]+\s*(?:\[[^\]]*\])?(?:\{{[^{{}}]*\}})*\s*\{{?\s*|[\^_]\{{?)\Z"
 )
-"""Directly before a box, what makes it a part of another value: a factor, a sign, a digit, a fraction, a root."""
+"""Text directly before a box that makes it a part of another value: a factor, sign, digit, fraction or root."""
 _NEGATED = re.compile(r"(?:\\not\s*(?:\\[A-Za-z]+|=)|\\neq?|\\nequiv|≠|!=)[\s$({]*\Z")
-"""Directly before a box, a relation that it does not have."""
+"""A relation directly before a box that the box does not satisfy."""
 _BULLET = re.compile(r"(?:\A|\n)[ \t>]*[-+*][ \t]+\Z|[A-Za-z}.:]\s*-+\s\Z|[=-]>\s*\Z")
 _SPACE = re.compile(r"\\[,;:! ]|~(?!~)(?<!~~)")
 _SPACES = re.compile(rf"{_SPACE.pattern}|\\q?quad(?![A-Za-z])|\\\\(?=\s*[-+=])")
 _MEMBER = re.compile(r"(?:\\\{|\(|(?<!\\)\[)(?:[^(){}\nA-Za-z]|\b[a-z]\b|\\[a-z]+)*[,;]\s*\Z")
-"""Directly before a box, the beginning of a set or tuple whose last member is in the box."""
+"""The start of a set or tuple directly before a box that contains its last member."""
 _AFTER = re.compile(
     rf"(?:\\?\}})*[ \t]*(?:\d|[.,]\d|_|\{{|\^(?!\s*\{{?\s*(?:\\circ|°))|(?<! )[A-Za-z](?![A-Za-z])"
     r"|!(?=\s*(?:\$|\\\)|[-+*/=]))|\?|[$)\]\\]*[ \t]*(?:[-+/<>≤≥±×÷·](?=[ \t]?[$\d\\(]|[ \t]?[a-z]\b)|\*[ \t]?[\d\\(])"
     r"|[:,;|][ \t]*-?[.\d]|\.\.|[,;][ \t]*(?:\\frac|[b-hj-z]\b)"
     rf"|\\(?!(?:{_PLAIN})(?![A-Za-z]))[A-Za-z]+|[ \t$]*(?:\\text\w*\s?\{{)?\s*\b(?:or|and)\b\s*\}}?[ \t]*\$?[-\d\\])"
 )
-"""Directly after a box, the same; or another value that is joined to it."""
+"""The same directly after a box, or another value that is joined to it."""
 _FACTORIAL = re.compile(r"(?:^|\n)(?![^\n]*\b[A-Za-z]{2,}\b)[^\n]*\Z")
-"""A line without words, on which `!` is no exclamation mark."""
+"""A line without words, on which `!` is not an exclamation mark."""
 _JOIN = re.compile(
     r"(?:[\s$,;&/()\[\]]|\\[,;:! ()\[\]\\]|\\q?quad\b|\\(?:text\w*|mathrm)\s?\{|\}|"
     r"\b(?:and|or|und|oder|et|ou|y|o|и|или)\b|[和与或、，]|(?P<name>[A-Za-z](?:_\{?\w\}?)?)\s*=)*\Z"
 )
-"""What may stand between two boxes that are one answer."""
+"""Text that may separate two boxes of one answer."""
 _UNIT = re.compile(
     r"[\s$~]*(?:\\?%|\\(?:text\w*|mathrm|mbox)\s?\{[^{}\n]{1,40}\}(?:\s?\^\s?\{?\d\}?)?|(?:\\[,;: ]|[ \t])?"
     r"(?:[A-Za-z°]{1,20}|[\u4e00-\u9fff]{1,4})[²³]?(?=\s*(?:[.,;:!)$\n。，]|\Z)))"
@@ -53,17 +53,17 @@ _UNIT = re.compile(
 
 @dataclass(frozen=True)
 class Mark:
-    """A place that says what the answer is."""
+    """A place that marks the answer."""
 
     text: str
-    """Its answer; of a mark without an end, the rest of the line."""
+    """The marked answer; for a mark without an end, the rest of the line."""
     start: int
     end: int
     kind: Literal["boxed", "hashes", "answer_is", "tags"] = "boxed"
 
 
 def boxes(text: str) -> list[Mark]:
-    r"""Return every \boxed{...} with braces that match; the outer one of a box in a box."""
+    r"""Return every \boxed{...} with matching braces; for nested boxes, the outer one."""
     found: list[Mark] = []
     for mark in _BOX.finditer(text):
         if found and found[-1].end > mark.start():
@@ -80,7 +80,7 @@ def boxes(text: str) -> list[Mark]:
 
 
 def groups(text: str) -> list[Mark]:
-    """Return the boxes, those that are joined as one answer."""
+    """Return the boxes. Boxes that form one answer are joined."""
     joined: list[list[tuple[str, Mark]]] = []
     signs: list[str] = []
     for box in boxes(text):
@@ -98,7 +98,7 @@ def groups(text: str) -> list[Mark]:
 
 
 def _together(group: Sequence[tuple[str, Mark]], between: str) -> Mark:
-    """Return joined boxes as one answer; the last alone where they say the same."""
+    """Return joined boxes as one answer; if they are equal, only the last."""
     first, last = group[0][1], group[-1][1]
     names = {name for name, _ in group}
     if len({box.text.strip() for _, box in group}) == 1:
@@ -110,7 +110,10 @@ def _together(group: Sequence[tuple[str, Mark]], between: str) -> Mark:
 
 
 def in_context(text: str, box: Mark) -> str:
-    """Return a box's answer, with the unit or percent sign after it; unreadable if it is a part of another value."""
+    """Return a box's answer with a following unit or percent sign.
+
+    Raise Unreadable if it is a part of another value.
+    """
     before = _SPACE.sub(" ", text[max(0, box.start - 200) : box.start])
     after = _SPACES.sub(" ", text[box.end : box.end + 200])
     if not box.text.strip(" .{}") or touches(before, after):
@@ -120,7 +123,7 @@ def in_context(text: str, box: Mark) -> str:
 
 
 def _is_unit(text: str) -> bool:
-    """Return whether a text is a unit that is known by its name, a percent sign, or `thousand`."""
+    """Return whether a text is a known unit, a percent sign, or `thousand`."""
     from posttrain.answers.tokens import tokens
     from posttrain.answers.units import unit_of
 

@@ -23,7 +23,7 @@ _ENDS = re.compile(r"\s*(?:\Z|[.:,;)。，]|[-–—]\s|(?:because|since|as)\b)"
 
 
 def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = False, unmarked: bool = False) -> str:
-    """Return the letter of the last marked answer, or its letters in order; unreadable if it has none."""
+    """Return the letter of the last marked answer, or its letters in order. Raise Unreadable if there is none."""
 
     def fits(answer: str) -> bool:
         return letters(answer, choices) is not None
@@ -33,7 +33,7 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
 
 
 def chosen_after(text: str, mark: str, choices: str) -> str:
-    """Return the letters after the last mark of one's own."""
+    """Return the letters after the last custom mark."""
     return _of(after_mark(text, mark, lambda answer: letters(answer, choices) is not None), choices)
 
 
@@ -45,7 +45,7 @@ def _of(answer: str, choices: str) -> str:
 
 
 def letters(answer: str, choices: str) -> str | None:
-    """Return the letters of a text that is letters, or a letter with what it stands for; None: it is neither."""
+    """Return the letters of a text that consists of letters, or of a letter with its meaning; None for another text."""
     found = _CHOSEN.match(answer.strip())
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""Whether a right answer only repeats the question, or answers another one: `17^2` to "What is 17^2?", m for cm."""
+"""Detect answers that repeat the question or answer another one: `17^2` to "What is 17^2?", m for cm."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _OPERATORS = frozenset("+-/^!=<>|√")
 _ASKED = re.compile(r"\b(?:how many|in) ((?:[a-z°$/]+\s?){1,4})", re.IGNORECASE)
 _FORMULA = re.compile(r"\$([^$]{1,300})\$|\\\((.{1,300}?)\\\)")
 LONGEST = 8000
-"""Characters at the end of a question that are looked at."""
+"""The number of characters at the end of a question that are examined."""
 
 
 def why_refused(question: str, answer: str, gold: str) -> str | None:
-    """Return why an answer that equals the gold answer is no answer to the question; None: it is one."""
+    """Return why an answer equal to the gold answer does not answer the question; None if it does."""
     question = question[-LONGEST:].translate(FULL_WIDTH)
     if is_echo(question, answer, gold):
         return "it repeats an expression of the prompt"
@@ -56,9 +56,9 @@ def why_refused(question: str, answer: str, gold: str) -> str | None:
 
 
 def is_echo(question: str, answer: str, gold: str) -> bool:
-    """Return whether the answer stands in the question, in another spelling than the gold answer's.
+    """Return whether the answer occurs in the question in another spelling than the gold answer's.
 
-    A number that is the gold answer's own may: `5.00` for 5, or `12 apples` for 12.
+    A number that is the gold answer's own may occur there: `5.00` for 5, or `12 apples` for 12.
     """
     given, expected = _spelled(answer), _spelled(gold)
     if "=" in given and "=" not in expected and "," not in given:
@@ -79,7 +79,7 @@ def is_echo(question: str, answer: str, gold: str) -> bool:
 
 
 def _undone(answer: Any) -> Iterator[set[Fraction]]:
-    """Yield the numbers of each power, root, factorial or division that could be worked out."""
+    """Yield the numbers of each power, root, factorial or division that could be computed."""
     if isinstance(answer, Call) and answer.name != "neg" and not is_scientific(answer):
         values = [exact(arg) for arg in answer.args]
         whole = answer.name != "div" or (value := exact(answer)) is None or value.denominator == 1
@@ -98,7 +98,7 @@ def _variables(formula: str) -> list[str]:
 
 
 def _has_other_unit(question: str, answer: str, found: Any, gold: str) -> bool:
-    """Return whether a bare gold answer is in the unit that is asked for, and the answer in another of its kind."""
+    """Return whether a bare gold answer has the requested unit, and the answer another unit of the same kind."""
     if not isinstance(found, Quantity) or found.unit is None:
         return False
     for asked in _ASKED.finditer(question):
@@ -123,7 +123,7 @@ def _differs(gold: str, answer: str) -> bool:
 
 
 def _unit(words: str) -> Unit | None:
-    """Return the unit that words name, if it is one of the table."""
+    """Return the unit that words name; None if the table does not have it."""
     try:
         unit = unit_of(tokens(f"1 {words}")[1:])[1]
     except Unreadable:
@@ -149,7 +149,7 @@ def _unit_name(word: str) -> str:
 
 
 def _amount(parts: list[str]) -> float | None:
-    """Return the number of what is a number alone, or one with words after it."""
+    """Return the number of parts that are a number, optionally followed by words; None for others."""
     numbers = [part for part in parts if _NUMBER.fullmatch(part)]
     if len(numbers) != 1 or not _OPERATORS.isdisjoint(parts[1:]):
         return None

@@ -1,4 +1,4 @@
-"""Whether a completion's answer is the gold answer; when it is not sure, it says unreadable."""
+"""Decide whether a completion's answer equals the gold answer. Raise Unreadable if this is uncertain."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ HUNDRED = Num(Fraction(100))
 
 
 def same_answer(gold: str, found: str, pairs: Pairs = "unsure") -> bool:
-    """Return whether the final answer `found` is the gold answer; Unreadable: it cannot be told."""
+    """Return whether the final answer `found` equals the gold answer. Raise Unreadable if this cannot be decided."""
     moduli = {modulus[1].strip("{}") for text in (gold, found) if (modulus := MODULUS.search(text[-40:]))}
     if len(moduli) > 1:
         return False
@@ -69,7 +69,7 @@ def same_answer(gold: str, found: str, pairs: Pairs = "unsure") -> bool:
 
 
 def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
-    """Whether an answer that is written twice, `3 m (300 cm)`, is right both times, or exact and then rounded."""
+    """Return whether both spellings of an answer, e.g. `3 m (300 cm)`, are right, or exact and then rounded."""
     twice = _TWICE.fullmatch(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", found).strip(" .$"))
     if not twice:
         return False
@@ -84,7 +84,7 @@ def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
 
 
 def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
-    """Return whether two whole answers are the same: a set of one is that one; (1, 2) may be an interval."""
+    """Return whether two whole answers are equal. A set of one is its member; (1, 2) may be an interval."""
     gold, found = _single(gold), _single(found)
     if (times := _times(gold, found)) is not None:
         return times
@@ -113,7 +113,7 @@ def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
 
 
 def _times(gold: Answer, found: Answer) -> bool | None:
-    """Return whether two times of day are the same, one of which says AM or PM; None: they are no times."""
+    """Return whether two times of day, one with AM or PM, are equal; None if they are not times."""
     if (
         not isinstance(gold, Words | Items)
         or not isinstance(found, Words | Items)
@@ -151,7 +151,7 @@ def _single(answer: Answer) -> Answer:
 
 
 def why_unreadable(gold: str) -> str | None:
-    """Return why a gold answer cannot be read; None: it can."""
+    """Return why a gold answer cannot be read; None if it can."""
     try:
         read(gold)
     except Unreadable:
@@ -163,7 +163,7 @@ def why_unreadable(gold: str) -> str | None:
 
 
 def same(gold: Answer, found: Answer) -> bool:
-    """Return whether two answers are the same, kind by kind."""
+    """Return whether two answers are equal, by their kinds."""
     if isinstance(gold, Equation) or isinstance(found, Equation):
         return _same_equation(gold, found)
     if isinstance(gold, Named) and isinstance(found, Named):
@@ -214,7 +214,7 @@ def _is_decimal(node: Node) -> bool:
 
 
 def _kelvins(answer: Quantity) -> Node | None:
-    """Return a temperature in kelvins; None: it is something else."""
+    """Return a temperature in kelvins; None for anything else."""
     assert answer.unit is not None
     scales = {
         "K": (Fraction(0), Fraction(1)),
@@ -232,7 +232,7 @@ def _in_base_units(value: Node, unit: Unit) -> Node:
 
 
 def same_value(gold: Node, found: Node) -> bool:
-    """Return whether two expressions are equal, and the found one is no arithmetic that is left to do."""
+    """Return whether two expressions are equal and the found one is worked out."""
     infinite = Const("infinity")
     if any(part == infinite for node in (gold, found) for part in walk(node)):
         return gold == found
@@ -240,7 +240,7 @@ def same_value(gold: Node, found: Node) -> bool:
 
 
 def _is_worked_out(gold: Node, found: Node) -> bool:
-    """Refuse sums and products of numbers where the gold answer is a number: 9 + 9 may be the question."""
+    """Return true. Raise Unreadable for sums or products of numbers if the gold answer is a number."""
     if _is_plain(gold) and _has_arithmetic(found):
         raise Unreadable("arithmetic that is left to do")
     return True
@@ -252,7 +252,7 @@ def _is_plain(node: Node) -> bool:
 
 
 def _has_arithmetic(node: Node) -> bool:
-    """Return whether rational numbers are still to be added or multiplied; 1.5 * 10^3 is a number."""
+    """Return whether rational numbers are still to be added or multiplied. 1.5 * 10^3 counts as a number."""
     for part in walk(node):
         is_open = isinstance(part, Call) and part.name in ("add", "sub", "mul") and not is_scientific(part)
         if isinstance(part, Call) and is_open and all(exact(arg) is not None for arg in part.args):
@@ -261,7 +261,7 @@ def _has_arithmetic(node: Node) -> bool:
 
 
 def is_scientific(part: Call) -> bool:
-    """Return whether this is 10^3 or 1.5 * 10^3."""
+    """Return whether an expression has the form 10^3 or 1.5 * 10^3."""
     left, right = part.args if len(part.args) == 2 else (part, part)
     if part.name == "mul" and isinstance(left, Num) and isinstance(right, Call):
         return is_scientific(right)
@@ -269,7 +269,7 @@ def is_scientific(part: Call) -> bool:
 
 
 def _same_equation(gold: Answer, found: Answer) -> bool:
-    """Return whether two equations have the same solutions: their differences of sides are in a constant ratio."""
+    """Return whether two equations have the same solutions: the differences of their sides have a constant ratio."""
     a, b = _sides(gold), _sides(found)
     if a is None or b is None:
         return False
@@ -283,7 +283,7 @@ def _same_equation(gold: Answer, found: Answer) -> bool:
 
 
 def _is_constant(ratio: Node, names: frozenset[str]) -> bool:
-    """Return whether an expression does not depend on its variables: it is the same after they are renamed."""
+    """Return whether an expression does not depend on its variables, i.e. keeps its value when they are renamed."""
     renamed = _renamed(ratio, {name: f"{name}'" for name in names})
     product = Call("add", (ratio, Call("mul", (Num(Fraction(0)), renamed))))
     other = Call("add", (renamed, Call("mul", (Num(Fraction(0)), ratio))))
@@ -299,7 +299,7 @@ def _renamed(node: Node, names: dict[str, str]) -> Node:
 
 
 def _sides(answer: Answer) -> Node | None:
-    """left - right of an equation, or of `y = 2x + 3`."""
+    """Return left - right of an equation, or of `y = 2x + 3`."""
     if isinstance(answer, Equation):
         return Call("add", (answer.left, Call("neg", (answer.right,))))
     if not isinstance(answer, Named) or not isinstance(answer.value, Quantity) or answer.value.unit is not None:
@@ -342,7 +342,7 @@ def _same_intervals(gold: Answer, found: Answer) -> bool:
 
 
 def _same_items(gold: Answer, found: Answer) -> bool:
-    """Sets without order, tuples in order."""
+    """Return whether the items are equal: sets in any order, tuples in order."""
     if not isinstance(gold, Items) or not isinstance(found, Items) or gold.kind != found.kind:
         return False
     if gold.kind != "set":
@@ -353,7 +353,7 @@ def _same_items(gold: Answer, found: Answer) -> bool:
 
 
 def _assigned(point: Items, values: Items) -> bool:
-    """Return whether the point (1, 2) and `x = 1, y = 2` are the same."""
+    """Return whether the point (1, 2) and `x = 1, y = 2` are equal."""
     named = {member.name: member.value for member in values.members if isinstance(member, Named)}
     names = sorted(named)
     if not names or max(map(len, names)) > 1 or not len(names) == len(values.members) == len(point.members):

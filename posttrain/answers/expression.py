@@ -1,4 +1,4 @@
-"""Parses an expression, by recursive descent; what it does not understand completely is unreadable."""
+"""Parse an expression by recursive descent. Raise Unreadable for anything that is not understood completely."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NOT_VARIABLES = word_set(
 
 
 class Parser:
-    """Reads one expression from tokens; `units`: it ends where a unit begins."""
+    """Reads one expression from tokens. `units`: it ends where a unit begins."""
 
     def __init__(self, found: Sequence[Token], *, units: bool) -> None:
         self.tokens, self.place, self.units = found, 0, units
@@ -51,11 +51,11 @@ class Parser:
 
     @property
     def next(self) -> Token | None:
-        """The next token."""
+        """Return the next token."""
         return self.tokens[self.place] if self.place < len(self.tokens) else None
 
     def take(self, text: str) -> None:
-        """Go over a token that must be there."""
+        """Consume a required token."""
         if not self.at(text):
             raise Unreadable(f"{text} is missing")
         self.place += 1
@@ -77,7 +77,7 @@ class Parser:
         return node
 
     def _signed(self) -> Node:
-        """Return a term with signs before it."""
+        """Return a term with its signs."""
         if not self.at("+", "-", "\\pm", "\\mp"):
             return self._term()
         sign = self.tokens[self.place].text
@@ -116,7 +116,7 @@ class Parser:
         return self._factor()
 
     def _begins_factor(self) -> bool:
-        """Return whether a product without a sign goes on."""
+        """Return whether a product without a sign continues."""
         token = self.next
         if token is None or self._ends(token):
             return False
@@ -152,7 +152,7 @@ class Parser:
         return Call("pow", (node, self.exponent()))
 
     def exponent(self) -> Node:
-        """Return what follows `^`."""
+        """Return the exponent after `^`."""
         self._depth += 1
         if self._depth > DEEPEST:
             raise Unreadable(f"deeper than {DEEPEST} levels")
@@ -250,7 +250,7 @@ class Parser:
         return last
 
     def _indexed(self, name: str) -> Node:
-        """Return a variable, with what is below it."""
+        """Return a variable with its subscript."""
         if not self.at("_"):
             return CONSTANTS.get(name) or Var(name)
         self.place += 1
@@ -294,7 +294,7 @@ class Parser:
         return Call("div", (self._argument(), self._argument()))
 
     def _argument(self) -> Node:
-        """Return what a command of LaTeX takes: a group, a digit, a letter."""
+        """Return the argument of a LaTeX command: a group, a digit or a letter."""
         if self.at("{"):
             return self._group("{")
         token = self.next
@@ -338,7 +338,7 @@ class Parser:
         return node if power is None else Call("pow", (node, power))
 
     def _bracketed(self, name: str) -> Node:
-        """Return the argument of a function that needs brackets; a root may have a number after it."""
+        """Return the argument of a function that needs brackets. For a root it may be a bare number."""
         if self.at("(", "[", "{"):
             return self._group(self.tokens[self.place].text)
         if name in ("sqrt", "cbrt") and self.next and self.next.kind == "number":
@@ -352,7 +352,7 @@ class Parser:
         return Num(token.value)
 
     def _function_argument(self) -> Node:
-        """Return the argument in brackets, or the product that follows: sin 2x."""
+        """Return the argument in brackets, or the product that follows, as in sin 2x."""
         if self.at("(", "[", "{", "|"):
             return self._group(self.tokens[self.place].text)
         if self.at("-"):
@@ -371,12 +371,12 @@ class Parser:
 
 
 def negative(node: Node) -> Node:
-    """-node, as a number if it is one."""
+    """Return -node; a number becomes a number."""
     return Num(-node.value) if isinstance(node, Num) else Call("neg", (node,))
 
 
 def degrees(node: Node) -> Node:
-    """Return so many degrees as an angle."""
+    """Return this many degrees as an angle."""
     return Call("mul", (node, Call("div", (Const("pi"), Num(Fraction(180))))))
 
 

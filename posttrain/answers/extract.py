@@ -1,4 +1,4 @@
-r"""Finds the final answer of a completion: the last in \boxed{}, after ####, after "the answer is" or in <answer>."""
+r"""Find the final answer of a completion: the last in \boxed{}, after ####, after "the answer is" or in <answer>."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from posttrain.answers.nodes import Unreadable
 
 Form = Literal["auto", "boxed", "hashes", "answer_is", "tags", "whole"]
 Fits = Callable[[str], bool]
-"""Whether a text is an answer by itself."""
+"""Returns whether a text is an answer by itself."""
 TAIL = 20_000
-"""Characters at the end of a completion in which its answer is looked for."""
+"""The number of characters at the end of a completion that are searched."""
 LONGEST = 1600
-"""Characters of a line that is read as an answer."""
+"""The most characters of a line that is read as an answer."""
 MOST_CUTS = 24
 MOST_MARKS = 8
-"""Of each kind; the last ones."""
+"""The most marks of each kind; the last ones are used."""
 _IS = r"[*_\"]{0,3}(?:\s?[:：=＝]|\s(?:is|are|was|be|equals|[—–-])(?!\w)|\s?(?:->|=>|→|⇒|\\to\b))"
 _SAID = re.compile(
     r"\b(?:answers?|ans|(?:correct|right|best|final|my)\s(?:option|choice))\b"
@@ -37,7 +37,7 @@ _SAID = re.compile(
     r"|\bответ(?:ом)?(?:\s(?:равен|является|—|–|-|это)|\*{0,2}\s?[:=])",
     re.IGNORECASE | re.MULTILINE,
 )
-"""What stands before an answer, in the languages of docs/rewards.md."""
+"""Phrases before an answer, in the languages of docs/rewards.md."""
 _LINES: dict[Literal["hashes", "answer_is"], re.Pattern[str]] = {"hashes": re.compile(r"#{4,}"), "answer_is": _SAID}
 _TAG = re.compile(r"<answer>(?P<text>[^<]{0,2000}(?:<(?!/?answer>)[^<]{0,2000}){0,20})</answer>", re.IGNORECASE)
 _BETWEEN = re.compile(
@@ -54,7 +54,7 @@ _NOT = re.compile(
     r"(?:\s(?:be|equal|the|my|our|a|final|correct|die|la|le|das))*(?:\\\w+\s?\{)?[\s$*_:(\[\\{}<>]{0,12}\Z",
     re.IGNORECASE,
 )
-"""Directly before a mark, what denies its answer."""
+"""Text directly before a mark that negates its answer."""
 _WRONG = re.compile(
     r"[\s$).\]*_]{0,6}(?:</answer>)?\s?(?:\b(?:is|was|ist|est|es)\s)?"
     r"(?:\b(?:not|wrong|incorrect|false|falsch|faux|incorrecto|неверно)\b|(?:is|was)n['’]t\b|不对|错"
@@ -63,7 +63,7 @@ _WRONG = re.compile(
     r"|[^\w\n]{0,8}\s{0,3}(?:(?:hmm+|no|oh)\W{1,3})?(?:wait|actually|scratch that|correction|oops)\b",
     re.IGNORECASE,
 )
-"""Directly after a mark, what takes its answer back."""
+"""Text directly after a mark that revokes its answer."""
 _HEDGE = re.compile(
     r"\b(?:or|not|cannot|but|if|unless|maybe|perhaps|possibly|either|neither|nor|squared|cubed|oder|nicht|ou|pas|или|не)\b"
     r"|n['’]t\b|[或不]",
@@ -73,7 +73,7 @@ _REST = re.compile(
     r"\s*,?\s*(?:because|since)\b|\s*(?:[,;:.!?)。，]|[—–-]\s)+\s*(?!and\b)[^\W\d]|[\s.!$)。」]*\Z"
     r"|\s*\((?!base\b)(?=[^()]*[^\W\d]{3,}[^()]*\))|[\s$]+(?!and\b)[^\W\d]{2}[^\d\\=+*/^]*\Z"
 )
-"""After an answer: what does not change it, words without numbers, or a clause of its own."""
+"""Text after an answer that does not change it: words without numbers, or a separate clause."""
 _STEP = re.compile(r"\**\s*\d{1,2}[.)]\s+\**[^\W\d]")
 _OTHER = re.compile(r"\s*,?\s*(?:and not|not|rather than)\s")
 _SENTENCE = re.compile(r"(?:(?<=[.!?])(?<!\bi\.e\.)(?<!\be\.g\.)[*_\"$)]{0,3}\s+(?=[A-ZÀ-Я*\"(\\$0-9#])|(?<=[。！]))")
@@ -85,7 +85,7 @@ _BLANKS = frozenset({"answer", "your answer", "final answer", "...", "\\ldots", 
 
 @lru_cache(maxsize=512)
 def reads(text: str) -> bool:
-    """Return whether a text is an answer, all of it."""
+    """Return whether a whole text is an answer."""
     from posttrain.answers.equal import why_unreadable
 
     return why_unreadable(text) is None
@@ -94,7 +94,10 @@ def reads(text: str) -> bool:
 def final_answer(
     text: str, form: Form = "auto", *, truncated: bool = False, unmarked: bool = False, fits: Fits = reads
 ) -> str:
-    """Return the last marked answer, of a line as much as fits; unreadable if there is none, or more than one."""
+    """Return the last marked answer, as much of its line as fits.
+
+    Raise Unreadable if there is none or several differ.
+    """
     text = spoken(text).strip()
     if not text:
         raise Unreadable("it is empty")
@@ -117,7 +120,7 @@ def final_answer(
 
 
 def after_mark(text: str, mark: str, fits: Fits = reads) -> str:
-    """Return the answer after the last mark of one's own: the rest of its line, or the next line."""
+    """Return the answer after the last custom mark: the rest of its line, or the next line."""
     _, found, rest = text.rpartition(mark)
     if not found:
         raise Unreadable(f"it does not have `{mark} ANSWER`")
@@ -125,12 +128,12 @@ def after_mark(text: str, mark: str, fits: Fits = reads) -> str:
 
 
 def gold_answer(answer: str) -> str:
-    """Return the gold answer, which may stand in boxes or after ####."""
+    """Return the gold answer, which may be in boxes or after ####."""
     return final_answer(answer) if re.search(r"\\(?:boxed|fbox)\b|####", answer) else answer.strip()
 
 
 def spoken(text: str) -> str:
-    """Return the end of a text, without its thoughts."""
+    """Return the end of a text without its thoughts."""
     _, closed, rest = text.rpartition("</think>")
     if not closed and "<think>" in text:
         raise Unreadable("its thoughts do not end")
@@ -154,7 +157,7 @@ def _marks(text: str, form: Form) -> Iterator[Mark]:
 
 
 def _of_line(text: str, mark: re.Match[str], kind: Literal["hashes", "answer_is"]) -> Mark:
-    """Return a mark with the rest of its line, the next line, or a formula on lines of its own."""
+    """Return a mark with the rest of its line, the next line, or a formula on its own lines."""
     between = _BETWEEN.match(text, mark.end())
     begin = between.end() if between else mark.end()
     closing = {"$$": "$$", "\\[": "\\]"}.get(text[begin : begin + 2], "\n")
@@ -164,7 +167,7 @@ def _of_line(text: str, mark: re.Match[str], kind: Literal["hashes", "answer_is"
 
 
 def _answer(text: str, marks: list[Mark], place: int, fits: Fits) -> str | None:
-    """Return the answer of a mark; None: it has none, as it stands in a sentence about something else."""
+    """Return the answer of a mark; None if it is part of a sentence about something else."""
     mark = marks[place]
     is_heading = place > 0 and text[mark.end :].strip() and not re.search(r"[\d$\\]", mark.text)
     if mark.kind == "hashes" and (is_heading or not mark.text.strip() or _STEP.match(mark.text)):
@@ -193,7 +196,7 @@ def _answer(text: str, marks: list[Mark], place: int, fits: Fits) -> str | None:
 
 
 def _value(line: str, fits: Fits) -> str:
-    """Return the answer that a line begins with: as much of its first sentence as fits."""
+    """Return the answer at the start of a line: as much of its first sentence as fits."""
     if found := groups(line):
         return in_context(line, found[-1])
     line = _plain(line)
@@ -211,7 +214,7 @@ def _value(line: str, fits: Fits) -> str:
 
 
 def _plain(line: str) -> str:
-    """Return a line without markdown, and without signs of joy and of an end after it."""
+    """Return a line without markdown and without trailing exclamation and end marks."""
     line = _ENDING.sub("", line.strip()).replace("`", "")
     line = line.replace("**", "") if line.count("**") % 2 == 0 else line
     end = len(line)
@@ -234,7 +237,7 @@ def _cuts(text: str) -> list[int]:
 
 
 def _last_value(text: str, fits: Fits) -> str:
-    """Return the value that the last sentence ends with, or its only number."""
+    """Return the value at the end of the last sentence, or its only number."""
     lines = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]
     sentence = _SENTENCE.split(lines[-1][-LONGEST:])[-1].strip() if lines else ""
     if _HEDGE.search(sentence):
@@ -250,7 +253,7 @@ def _last_value(text: str, fits: Fits) -> str:
 
 
 def _only_number(sentence: str) -> str | None:
-    """Return the number of a sentence of several words that has one only."""
+    """Return the number of a sentence with several words and only one number; else None."""
     numbers = re.findall(r"(?<![\w.,/^])-?\$?\d(?:[\d,]*\d)?(?:\.\d+)?%?(?![\w/^]|[.,]\d)", sentence)
     plain = len(numbers) == 1 and not re.search(r"[\\=<>+*^/?]|\d.*[^\d,.]\d", sentence) and not _HEDGE.search(sentence)
     return numbers[0] if plain and len(re.findall(r"[^\W\d]{2,}", sentence)) > 2 else None

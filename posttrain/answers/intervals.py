@@ -1,4 +1,4 @@
-"""Unions of intervals: joined, intersected, turned round and compared."""
+"""Unions of intervals: join, intersect, complement and compare them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_SPANS = 20
 
 
 def reals_of(answer: Answer) -> Reals:
-    """Return a set of numbers as intervals: (1, 2) is open, {3} is one number."""
+    """Return a set of numbers as intervals. (1, 2) is open; {3} is one number."""
     if isinstance(answer, Reals):
         return answer
     if isinstance(answer, Items) and answer.kind == "(" and len(answer.members) == 2:
@@ -55,7 +55,7 @@ def intersection(sets: Sequence[Reals]) -> Reals:
 
 
 def complement(answer: Answer) -> Reals:
-    """Return all numbers that are not in a set, or are not a number."""
+    """Return all numbers that are not in a set, or that differ from a number."""
     if isinstance(answer, Quantity):
         answer = Items("set", (answer,))
     result = WHOLE_LINE
@@ -70,7 +70,7 @@ def complement(answer: Answer) -> Reals:
 
 
 def same_reals(left: Reals, right: Reals) -> bool:
-    """Return whether two unions have the same numbers."""
+    """Return whether two unions contain the same numbers."""
     if left.variable and right.variable and left.variable != right.variable:
         return False
     a, b = normal(left.spans), normal(right.spans)
@@ -90,13 +90,16 @@ def _same(a: Span, b: Span) -> bool:
 
 
 def same_end(a: Node, b: Node) -> bool:
-    """Return whether two ends are the same number, or the same infinity."""
+    """Return whether two ends are the same number or the same infinity."""
     infinite = (INFINITY, MINUS_INFINITY)
     return a == b if a in infinite or b in infinite else same_number(a, b)
 
 
 def normal(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """The intervals in order, without empty ones, joined where they touch; an interval of letters stays as it is."""
+    """Return the intervals in order, without empty ones, joined where they touch.
+
+    Intervals of letters are unchanged.
+    """
     if len(spans) > MOST_SPANS:
         raise Unreadable("too many intervals")
     for span in spans:
@@ -122,7 +125,7 @@ def normal(spans: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def _closed_first(spans: list[Span]) -> list[Span]:
-    """In order; of two that begin at the same number, the closed one first."""
+    """Return the intervals in order. If two begin at the same number, the closed one is first."""
     for place in range(len(spans) - 1):
         first, second = spans[place], spans[place + 1]
         if second.low_closed and not first.low_closed and same_end(first.low, second.low):

@@ -1,4 +1,4 @@
-"""Reads matrices and column vectors of LaTeX."""
+"""Read matrices and column vectors in LaTeX."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _ARRAY = re.compile(
 
 
 def matrix_of(text: str) -> Answer | None:
-    """Return the matrix that a text is; None: it is something else."""
+    """Return a text as a matrix; None if it is something else."""
     found = _MATRIX.match(_ARRAY.sub(r"\\begin{pmatrix}\g<cells>\\end{pmatrix}", text))
     return _matrix(found["cells"], found["factor"]) if found else None
 
 
 def _matrix(cells: str, factor: str) -> Answer:
-    """Return a matrix, with a number before it or a name."""
+    """Return a matrix, optionally with a number or a name before it."""
     name = None
     if "=" in factor:
         name, _, factor = factor.partition("=")

@@ -1,4 +1,4 @@
-"""What an answer is once it is read: numbers and expressions, quantities, lists, intervals, equations and words."""
+"""The kinds of answers: numbers and expressions, quantities, lists, intervals, equations and words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Unreadable(ValueError):  # noqa: N818  not an error: the normal outcome fo
 
 @dataclass(frozen=True)
 class Num:
-    """A rational number, exactly."""
+    """An exact rational number."""
 
     value: Fraction
 
@@ -73,7 +73,7 @@ def variables(node: Node) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit: exponents of base dimensions, and what one of it is in base units."""
+    """A unit: exponents of base dimensions, and its size in base units."""
 
     dimensions: tuple[tuple[str, int], ...]
     factor: Node
@@ -81,12 +81,12 @@ class Unit:
 
 @dataclass(frozen=True)
 class Quantity:
-    """An expression, with a unit or without."""
+    """An expression, optionally with a unit."""
 
     value: Node
     unit: Unit | None = None
     rounded: bool = False
-    """Whether a sign of approximation is before it."""
+    """Whether a sign of approximation precedes it."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Percent:
 
 @dataclass(frozen=True)
 class Items:
-    """Several answers: `set` without order, or `(`, `[`, `<`, `:` for tuples, lists, vectors and ratios in order."""
+    """Several answers: `set` without order; `(`, `[`, `<`, `:` for tuples, lists, vectors and ratios in order."""
 
     kind: str
     members: tuple[Answer, ...]
@@ -120,7 +120,7 @@ class Reals:
 
     spans: tuple[Span, ...]
     variable: str | None = None
-    """Whose values they are, if the answer is an inequality."""
+    """The variable, if the answer is an inequality."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Equation:
-    """Two sides that are equal, neither of which is only a name."""
+    """Two equal sides, neither of which is only a name."""
 
     left: Node
     right: Node
@@ -140,7 +140,7 @@ class Equation:
 
 @dataclass(frozen=True)
 class Named:
-    """`x = 5`, `f(2) = 5`: a value and what has it."""
+    """A named value: `x = 5`, `f(2) = 5`."""
 
     name: str
     value: Answer

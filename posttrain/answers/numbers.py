@@ -1,4 +1,4 @@
-"""The values of expressions: exact where they are rational, else to many digits; identities at random points."""
+"""The values of expressions: exact if rational, else to many digits. Identities are tested at random points."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 from posttrain.answers.nodes import Call, Const, Node, Num, Unreadable, Var, variables, walk
 
 MOST_BITS = 20_000
-"""Of a number on the way; beyond it, it is unreadable."""
+"""The most bits of an intermediate number. Larger ones are unreadable."""
 LARGEST_FACTORIAL = 1000
 DIGITS = 50
 MORE_DIGITS = 60
 POINTS = 8
 AGREEING = 4
-"""Points at which both expressions must have a value."""
+"""The number of points at which both expressions must have a value."""
 Value = Any  # Fraction, or mpmath's mpf or mpc
 _LOG2_10 = math.log2(10)
 
 
 def exact(node: Node) -> Fraction | None:
-    """Return the value of an expression that is rational by its operations alone."""
+    """Return the value of an expression that is rational by its operations; None for others."""
     try:
         value = Evaluation(30, {}, "e").value(node)
     except Unreadable:
@@ -46,7 +46,7 @@ def same_number(left: Node, right: Node) -> bool:
 
 
 def is_close(left: Node, right: Node) -> bool:
-    """Return whether `right` may be `left`, rounded."""
+    """Return whether `right` may be a rounding of `left`."""
     a, b = (Evaluation(30, {}, "e").value(node) for node in (left, right))
     if not isinstance(b, Fraction) or (not isinstance(a, Fraction) and _context(30).im(a) != 0):
         return False
@@ -58,7 +58,7 @@ def is_close(left: Node, right: Node) -> bool:
 
 
 def less(left: Node, right: Node) -> bool:
-    """Return whether left < right; both must be real constants or infinite."""
+    """Return whether left < right. Both must be real constants or infinite."""
     a, b = _end(left), _end(right)
     return bool(a < b)
 
@@ -77,7 +77,7 @@ def _end(node: Node) -> float | Value:
 
 
 def _check_defined(node: Node) -> None:
-    """Refuse what has no value for any values of its variables: 0/0."""
+    """Reject expressions without a value for any values of its variables, e.g. 0/0."""
     if isinstance(node, Call) and not variables(node) and any(part == Const("infinity") for part in walk(node)):
         return
     if any(isinstance(part, Call) and part.name == "div" and exact(part.args[1]) == 0 for part in walk(node)):
@@ -85,13 +85,13 @@ def _check_defined(node: Node) -> None:
 
 
 def _bases(left: Node, right: Node) -> tuple[str, ...]:
-    """Return what `log` may mean: an answer is right if it is right either way."""
+    """Return the possible bases of `log`. An answer is right if it is right with one of them."""
     has_log = any(isinstance(part, Call) and part.name == "log" for node in (left, right) for part in walk(node))
     return ("e", "10") if has_log else ("e",)
 
 
 def _digits(left: Node, right: Node) -> int:
-    """More digits than any number in the text has."""
+    """Return more digits than any number in the text has."""
     sizes = [part.value for node in (left, right) for part in walk(node) if isinstance(part, Num)]
     longest = max((max(v.numerator.bit_length(), v.denominator.bit_length()) for v in sizes), default=0)
     return DIGITS + int(longest / _LOG2_10) + 1
@@ -103,7 +103,7 @@ def _same_constant(left: Node, right: Node) -> bool:
 
 
 def _same_at(left: Node, right: Node, point: Mapping[str, Fraction], base: str, digits: int) -> bool | None:
-    """Return whether both have the same value; None: neither is real there."""
+    """Return whether both have the same value at a point; None if neither is real there."""
     a, b = (Evaluation(digits, point, base).value(node) for node in (left, right))
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return a == b
@@ -119,7 +119,7 @@ def _same_at(left: Node, right: Node, point: Mapping[str, Fraction], base: str, 
 
 
 def _difference(a: Value, b: Value, digits: int) -> Value:
-    """|a - b|, relative to the larger one."""
+    """Return |a - b|, relative to the larger one."""
     context = _context(digits)
     a, b = (context.mpf(v.numerator) / v.denominator if isinstance(v, Fraction) else v for v in (a, b))
     size = max(abs(a), abs(b))
@@ -135,7 +135,7 @@ def _is_real(value: Value, digits: int) -> bool:
 
 
 def _identical(left: Node, right: Node, names: list[str]) -> bool:
-    """Return whether two expressions agree at random points, of both signs, of which some are below 1."""
+    """Return whether two expressions agree at random points with both signs, some of them below 1."""
     draw = random.Random(f"{left}{right}")
     for base in _bases(left, right):
         agreeing = 0
@@ -170,7 +170,7 @@ def _context(digits: int) -> Any:
 
 
 class Evaluation:
-    """Values of expressions at one point, to a number of digits; `base`: what log without a base means."""
+    """Values of expressions at one point, to a number of digits. `base`: the meaning of log without a base."""
 
     def __init__(self, digits: int, point: Mapping[str, Fraction], base: str) -> None:
         self._digits, self._point, self._base = digits, point, base
@@ -209,7 +209,7 @@ class Evaluation:
         return value
 
     def _number(self, value: Value) -> Value:
-        """Return a value of mpmath."""
+        """Return a value as mpmath's number."""
         if isinstance(value, Fraction):
             return _context(self._digits).mpf(value.numerator) / value.denominator
         return value
@@ -337,7 +337,7 @@ _FUNCTIONS: dict[str, tuple[Function, Function | None]] = {
 
 
 def _exact_root(value: Fraction, degree: int) -> Fraction | None:
-    """Return the rational root, if there is one."""
+    """Return the rational root; None if there is none."""
     if degree > 200 or (value < 0 and degree % 2 == 0):
         return None
     sign = -1 if value < 0 else 1

@@ -64,7 +64,7 @@ _REMAINDER = re.compile(r"(-?\d+),? ?(?:with |and )?(?:a )?(?:remainder|rem\.?|r
 
 
 def phrase(words: str) -> Answer | None:
-    """Return a short text of words only, or a time of day; None: it is neither."""
+    """Return a short text of only words, or a time of day; None for another text."""
     small = re.sub(r"\Athere (?:is|are) |\A(?:the )?set of |\A(?:the|an?) ", "", words.lower())
     small = re.sub(r"\bsolutions\Z", "solution", small)
     if small in _PHRASES or f"all {small}" in _PHRASES:
@@ -86,7 +86,7 @@ def phrase(words: str) -> Answer | None:
 
 
 def in_digits(words: str) -> str | None:
-    """Return a text that begins with a number in words, with it in digits: `12 apples`; None: it does not."""
+    """Return a text that begins with a number in words, with digits instead: `12 apples`; None for another text."""
     parts = words.lower().replace("-", " ").split()
     for end in range(min(len(parts), 12), max(len(parts) - 4, 0), -1):
         if (number := _counted(parts[:end])) is not None:
@@ -95,7 +95,7 @@ def in_digits(words: str) -> str | None:
 
 
 def _counted(words: list[str]) -> int | None:
-    """Return the number that words are: `one hundred and thirty four`."""
+    """Return the number that words express: `one hundred and thirty four`; None for others."""
     total = part = 0
     for place, word in enumerate(words):
         if word in _SMALL and part % (100 if _SMALL.index(word) > 9 else 10) == 0 and word != "zero":
@@ -112,7 +112,7 @@ def _counted(words: list[str]) -> int | None:
 
 
 def described(words: str, value: Callable[[str], Node]) -> str | Reals | None:
-    """Return the numbers that a text describes, as an inequality or as intervals; None: it describes none."""
+    """Return the numbers that a text describes, as an inequality or as intervals; None if it describes none."""
     small = words.lower()
     if bounded := _BOUNDED.fullmatch(small):
         sign = _SIGNS.get(bounded["relation"])

@@ -1,4 +1,4 @@
-"""Reads one value with a unit, a percent sign or a currency, and a list of values."""
+"""Read one value with a unit, a percent sign or a currency, and lists of values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COMPOUND = ("L", "T", "M", "$", "angle")
 
 
 def compound(found: Run) -> Answer | None:
-    """`2 hours and 30 minutes`, `5 ft 3 in`: parts of one quantity, from the largest unit down."""
+    """Return the sum of `2 hours and 30 minutes` or `5 ft 3 in`: parts of one quantity, largest unit first."""
     plain = [token for token in found if token.text not in ("and", ",")]
     if len(plain) not in (4, 6) or any(token.kind != "number" for token in plain[::2]):
         return None
@@ -57,7 +57,7 @@ def compound(found: Run) -> Answer | None:
 
 
 def quantity(found: Run, *, units: bool) -> Answer:
-    """Return a value with a unit, a percent sign, a currency, or nothing."""
+    """Return a value, optionally with a unit, a percent sign or a currency."""
     sign = found[0].text == "-" and len(found) > 1
     rest = found[1:] if sign else found
     money: Unit | None = None
@@ -101,7 +101,7 @@ def _with_unit(found: Run, *, units: bool) -> tuple[Node, Unit | None]:
 
 
 def _plus_minus(value: Node, unit: Unit | None) -> Answer:
-    """Return both values where the expression has a plus-minus sign."""
+    """Return both values of an expression with a plus-minus sign."""
     count = sum(isinstance(part, Call) and part.name == "pm" for part in walk(value))
     if not count:
         return Quantity(value, unit)
@@ -124,7 +124,7 @@ def _chosen(node: Node, sign: str) -> Node:
 
 
 def items(read: Sequence[Answer]) -> Answer:
-    """Answers without order; names that are all the same are written once."""
+    """Return answers without order. Names that are all equal are written once."""
     members: list[Answer] = []
     name: str | None = None
     for answer in read:

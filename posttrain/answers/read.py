@@ -1,4 +1,4 @@
-"""Reads a final answer: one value, a list, a set, an interval, an inequality, an equation, a matrix, or words."""
+"""Read a final answer: a value, list, set, interval, inequality, equation, matrix, or words."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _OF_WHAT = re.compile(
     r"(?<=[\d%}$]) of (?:the|a|an|all|his|her|their|its|your|my|them|these|those)\b"
     r"(?: (?!half|third|quarter|fifth|tenth|hundred|thousand|million|dozen|percent|sum|square|number)[a-z]+){0,3}\Z"
 )
-"""What a share is of: 3/8 of the pizza."""
+"""The whole that a share refers to: 3/8 of the pizza."""
 MODULUS = re.compile(r"\s*(?:\\pmod|\(\s*\\?b?mod\b)\s*(\{?\w{1,12}\}?)\s*\)?\s*\$?\Z")
-"""Of a congruence; it stands at the end of an answer."""
+"""The modulus of a congruence, at the end of an answer."""
 
 
 _CASES = re.compile(
@@ -64,7 +64,7 @@ _CASES = re.compile(
 
 
 def read(text: str, *, units: bool = True) -> Answer:
-    """Return the answer that a text is, all of it; `units`: letters after a number and a space may be units."""
+    """Return a whole text as an answer. `units`: letters after a number and a space may be units."""
     trimmed = MODULUS.sub("", _trimmed(_CASES.sub(_rows, text.replace("{:}", ":"))))
     bare = re.sub(r"\A(?:\$+|\\[(\[])\s*|\s*(?:\$+|\\[)\]])\Z", "", trimmed)
     if (matrix := matrix_of(bare)) is not None:
@@ -84,7 +84,7 @@ def read(text: str, *, units: bool = True) -> Answer:
 
 
 def _rows(found: re.Match[str]) -> str:
-    """Return the rows of braces as a list, or as a set of values with their conditions."""
+    """Return the rows in braces as a list, or as a set of values with conditions."""
     rows = [row for row in re.split(r"\\\\", found["rows"]) if row.strip()]
     rows = [re.sub(r"\\(?:text|mathrm)\s*\{\s*(?:if|for|when|,)?\s*\}|,?\s*(?=&)", "", row) for row in rows]
     if not any("&" in row for row in rows):
@@ -93,7 +93,7 @@ def _rows(found: re.Match[str]) -> str:
 
 
 def _trimmed(text: str) -> str:
-    """Return the text without the punctuation that ends a sentence."""
+    """Return the text without final punctuation."""
     text = text.strip()
     if re.search(r"(?:\.\.\.|…|\\l?dots)\W*\Z", text):
         raise Unreadable("an answer that is not finished")
@@ -109,7 +109,7 @@ class Reader:
         self._units = units
 
     def answer(self, found: Run) -> Answer:
-        """Return the answer that the tokens are."""
+        """Return the tokens as an answer."""
         if not found:
             raise Unreadable("empty")
         found = without_label(found)
@@ -118,7 +118,7 @@ class Reader:
         return self._joined(without_commas(found))
 
     def _joined(self, found: Run) -> Answer:
-        """Parts joined by `or`, `and` and commas."""
+        """Return parts joined by `or`, `and` and commas."""
         alternatives = split(found, "or", "\\lor")
         if len(alternatives) > 1:
             answers = [self._joined(alternative) for alternative in alternatives]
@@ -163,7 +163,7 @@ class Reader:
         return Reals(inner.spans, name)
 
     def _sets(self, found: Run) -> Answer:
-        """Sets joined by a union or a difference, or one value."""
+        """Return sets joined by a union or a difference, or one value."""
         if not found:
             raise Unreadable("an empty part")
         signs = {token.text for token in top(found)}
@@ -209,7 +209,7 @@ class Reader:
         return quantity(found, units=self._units)
 
     def _french(self, found: Run) -> Answer | None:
-        """]1, 2] is (1, 2]."""
+        """Return ]1, 2] as (1, 2]; None for another notation."""
         ends = found[0].text, found[-1].text
         inner = found[1:-1]
         if (
@@ -225,7 +225,7 @@ class Reader:
         return Reals((Span(whole(parts[0]), ends[0] == "[", whole(parts[1]), ends[1] == "]"),))
 
     def _fences(self, found: Run) -> Answer | None:
-        """Members between brackets; None: the brackets only group, or are not around all of it."""
+        """Return members between brackets; None if the brackets only group, or do not enclose everything."""
         opening, closing = found[0].text, found[-1].text
         if (opening, closing) not in _FENCES or not encloses(found):
             return None
@@ -256,7 +256,7 @@ class Reader:
         raise Unreadable("brackets that do not match")
 
     def _set(self, inner: Run) -> Answer:
-        """Return what is between the braces of a set."""
+        """Return the contents of a set's braces."""
         if not inner:
             return Items("set", ())
         for sign in ("|", ":"):
@@ -288,7 +288,7 @@ def _values_of(answer: Answer) -> Reals:
 
 
 def _listed(parts: Sequence[Run], answers: Sequence[Answer]) -> Answer:
-    """Answers that are listed: sets in a list stay sets."""
+    """Return the listed answers. Sets in a list stay sets."""
     fenced = [bool(part) and part[0].text in ("\\{", "{") and encloses(part) for part in parts]
     if any(
         isinstance(answer, Items) and answer.kind == "set" and inside

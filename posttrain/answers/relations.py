@@ -1,4 +1,4 @@
-"""Reads equations, chains of equations, and inequalities."""
+"""Read equations, chains of equations, and inequalities."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RELATIONS = frozenset({"=", "<", ">", "\\le", "\\ge", "\\ne", "\\approx"})
 
 
 def relation(found: Run, sets: Sets) -> Answer:
-    """`x = 5`, `9 + 9 = 18`, `1/3 ≈ 0.333`, `1 < x < 5`, `y = 2x + 3`."""
+    """Return `x = 5`, `9 + 9 = 18`, `1/3 ≈ 0.333`, `1 < x < 5` or `y = 2x + 3` as an answer."""
     signs = [token.text for token in top(found) if token.text in RELATIONS]
     parts = split(found, *RELATIONS)
     if len(parts) > 12:
@@ -65,7 +65,7 @@ def relation(found: Run, sets: Sets) -> Answer:
 
 
 def _function_name(found: Run) -> str | None:
-    r"""Return what is named by functions that are not known: \min, \gcd(48, 40); None: it is an expression."""
+    r"""Return the text of unknown functions: \min, \gcd(48, 40); None for an expression."""
     try:
         whole(found)
     except Unreadable:
@@ -74,7 +74,7 @@ def _function_name(found: Run) -> str | None:
 
 
 def _chain(parts: Sequence[Run], signs: Sequence[str], sets: Sets) -> Answer:
-    """Return the value of `a = b ≈ c`: all are the same, or rounded."""
+    """Return the value of `a = b ≈ c`, if all are equal or rounded."""
     values = [sets(part) for part in parts]
     last = len(parts) - 1
     exact_ones = next((n for n, sign in enumerate(signs) if sign == "\\approx"), last)
@@ -119,7 +119,7 @@ def _inequality(parts: Sequence[Run], signs: Sequence[str]) -> Reals:
 
 
 def _in_one_unit(left: Quantity | Percent, right: Quantity | Percent) -> tuple[Node, Node]:
-    """Return the values of two sides of an equation, in base units if both have units."""
+    """Return the values of an equation's two sides, in base units if both have units."""
     values = [v.value if isinstance(v, Quantity) else Call("div", (v.value, Num(Fraction(100)))) for v in (left, right)]
     units = [v.unit if isinstance(v, Quantity) else None for v in (left, right)]
     if units[0] is not None and units[1] is not None and units[0] != units[1]:

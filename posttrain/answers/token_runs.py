@@ -1,4 +1,4 @@
-"""Runs of tokens: what is at the top level, in brackets, between separators, or a name."""
+"""Runs of tokens: at the top level, in brackets, between separators, or as a name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def whole(found: Run, *, units: bool = False) -> Node:
 
 
 def name_of(found: Run) -> str | None:
-    """Return what is named before `=`: a variable, f(2), words; None: an expression."""
+    """Return the name before `=`: a variable, f(2), or words; None for an expression."""
     if not found:
         return None
     texts = [token.text for token in found if token.text not in ("{", "}")]
@@ -36,7 +36,7 @@ def name_of(found: Run) -> str | None:
         if words == ["e"] or words == ["i"] or words == ["pi"] or any(word in HEDGES for word in words):
             return None
         if any(word in _BAD_LABELS for word in words):
-            raise Unreadable("a name that is not that of the answer")
+            raise Unreadable("a name other than the answer's")
         return " ".join(words) if len(words) > 1 or len(words[0]) > 1 else found[0].text
     if found[0].text in ("\\angle", "\\triangle", "\\overline", "\\Delta") and all(
         token.kind == "word" for token in found[1:] if token.text not in ("{", "}")
@@ -63,7 +63,7 @@ def name_of(found: Run) -> str | None:
 
 
 def top(found: Run) -> list[Token]:
-    """Return the tokens that are in no brackets."""
+    """Return the tokens outside of all brackets."""
     level, result = 0, []
     for token in found:
         if token.text in OPEN:
@@ -76,7 +76,7 @@ def top(found: Run) -> list[Token]:
 
 
 def split(found: Run, *separators: str) -> list[Run]:
-    """Return the runs between separators that are in no brackets; (1, 2] is a bracket too."""
+    """Return the runs between separators outside of brackets. (1, 2] counts as brackets too."""
     level, start = 0, 0
     parts: list[Run] = []
     for place, token in enumerate(found):
@@ -104,7 +104,7 @@ def without_commas(found: Run) -> Run:
 
 
 def encloses(found: Run) -> bool:
-    """Return whether the first token's bracket is closed by the last token."""
+    """Return whether the last token closes the first token's bracket."""
     level = 0
     for place, token in enumerate(found):
         if token.text in OPEN:
@@ -117,7 +117,7 @@ def encloses(found: Run) -> bool:
 
 
 def is_fenced(found: Run) -> bool:
-    """Return whether brackets are at both ends."""
+    """Return whether both ends are brackets."""
     return bool(found) and found[0].text in ("(", "[", "\\{") and found[-1].text in (")", "]", "\\}")
 
 
@@ -138,7 +138,7 @@ _NAMES = re.compile(
     r"[a-zA-Z]\^-1\([a-z]\)|\\fracd(?:\^\d)?[a-z]?d[a-z](?:\^\d)?|d[a-z]/d[a-z]|[A-Z]\^(?:\d|-1|T)|[A-Z](?:\\(?:cap|cup|setminus)[A-Z])+"
     r"|(?:[Rr]ange|[Dd]omain|[Dd]om|[Rr]an|[Ii]mage)\([a-z]\)"
 )
-"""Names that are written like expressions: derivatives, powers of a matrix, sets."""
+"""Names that look like expressions: derivatives, powers of a matrix, sets."""
 _NOUNS = word_set("the an point points set interval pair ordered number numbers value values vector matrix coordinates")
 _BAD_LABELS = word_set(
     "wrong incorrect false nor previous first except without half twice double triple minus plus negative check "

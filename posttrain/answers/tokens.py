@@ -1,4 +1,4 @@
-r"""Makes tokens of an answer as models write it: LaTeX, markdown and plain text, mixed."""
+r"""Split an answer into tokens, as models write it: a mixture of LaTeX, markdown and plain text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fractions import Fraction
 from posttrain.answers.nodes import Unreadable
 
 LONGEST = 1500
-"""Characters of an answer; a longer one is not read."""
+"""The most characters of an answer. Longer ones are not read."""
 MOST_TOKENS = 600
 MOST_DIGITS = 1200
 CURRENCIES = "$¢€£¥₹₩₽₪฿"
 DEEPEST = 40
-"""Levels of brackets, groups and powers."""
+"""The most levels of brackets, groups and powers."""
 
 _SIGNS = {
     "\u2212": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u2219": r"\cdot ",
@@ -35,7 +35,7 @@ _SIGNS = {
     "\u215d": r"\frac{5}{8}", "\u215e": r"\frac{7}{8}", "\u221b": r"\cbrt ",
 }  # fmt: skip
 FULL_WIDTH = {place: place - 0xFEE0 for place in range(0xFF01, 0xFF5F)} | {0x3000: " ", 0x3002: ".", 0x3001: ","}
-"""Digits, letters and signs as Chinese and Japanese texts have them."""
+"""Full-width digits, letters and signs, as in Chinese and Japanese texts."""
 _TABLE = FULL_WIDTH | str.maketrans(_SIGNS)
 _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿˣ", "0123456789-+nx", strict=True))
 _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
@@ -78,12 +78,12 @@ class Token:
     """number, word, command or sign."""
     text: str
     gap: bool
-    """Whether a space is before it."""
+    """Whether a space precedes it."""
     value: Fraction | None = None
 
 
 def tokens(text: str) -> list[Token]:
-    """Return the tokens of an answer; it is unreadable if any of it is not known."""
+    """Return the tokens of an answer. Raise Unreadable if any part is unknown."""
     if len(text) > LONGEST:
         raise Unreadable(f"longer than {LONGEST} characters")
     plain = _plain(text)
@@ -155,7 +155,7 @@ def _repeating(start: str, again: str) -> Fraction:
 
 
 def _plain(text: str) -> str:
-    """Return the text with one spelling of signs, without markdown, delimiters of formulas and changes of font."""
+    """Return the text with one spelling of signs, without markdown, formula delimiters and font changes."""
     text = re.sub("([⁰¹²³⁴⁵⁶⁷⁸⁹]+)[/⁄]([₀₁₂₃₄₅₆₇₈₉]+)", _small_fraction, text.strip())
     text = text.translate(_TABLE).replace("\\\\", "\ue001")
     text = re.sub(r"[\u2013\u2014](?=[\d\\.$(])", "-", text) if text[:1] in "\u2013\u2014" else text
@@ -187,23 +187,23 @@ def _plain(text: str) -> str:
 
 
 def _small_fraction(found: re.Match[str]) -> str:
-    """Return a fraction of raised and lowered digits."""
+    """Return a fraction of superscript and subscript digits."""
     top, bottom = ("".join({**_RAISED, **_LOWERED}[digit] for digit in part) for part in found.groups())
     return rf"\frac{{{top}}}{{{bottom}}}"
 
 
 def _arc(found: re.Match[str]) -> str:
-    """Minutes and seconds of an angle by their names."""
+    """Return minutes and seconds of an angle by name."""
     return f"{found[1]} degrees {found[2]} arcminutes" + (f" {found[3]} arcseconds" if found[3] else "")
 
 
 def _scripts(text: str, signs: dict[str, str], mark: str) -> str:
-    """Raised or lowered Unicode digits as `^{..}` or `_{..}`."""
+    """Return superscript or subscript Unicode digits as `^{..}` or `_{..}`."""
     return re.sub(f"[{''.join(signs)}]+", lambda run: f"{mark}{{{''.join(signs[char] for char in run[0])}}}", text)
 
 
 def _without_markdown(text: str) -> str:
-    """Return the text without the signs of bold, italics and code around it."""
+    """Return the text without markers of bold, italics and code around it."""
     text = text.strip()
     for _ in range(4):
         for sign in ("**", "__", "*", "_", "`", '"', "'", "\u201c"):
@@ -215,7 +215,7 @@ def _without_markdown(text: str) -> str:
 
 
 def _without_delimiters(text: str) -> str:
-    """Return the text without the dollars around formulas; those that are money stay."""
+    """Return the text without the dollar signs around formulas. Dollar signs for money stay."""
     text = text.replace("\\$", "\ue000").replace("$$", "\t")
     places = [place for place, char in enumerate(text) if char == "$"]
     money = all(re.match(r"\s?-?[\d.]", text[place + 1 : place + 4]) for place in places)
@@ -227,7 +227,7 @@ def _without_delimiters(text: str) -> str:
 
 
 def _brackets_with_lists(text: str) -> set[int]:
-    """Return the places inside brackets whose commas separate members: `(1,234)` is a pair, `(1,234, 5)` is not."""
+    """Return the places in brackets where commas separate members: `(1,234)` is a pair, `(1,234, 5)` is not."""
     inside: set[int] = set()
     opened: list[int] = []
     around = (0, len(text) - 1) if text[:1] + text[-1:] == "{}" else ()

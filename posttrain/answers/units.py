@@ -1,4 +1,4 @@
-"""The units that answers have: lengths, masses, times, angles, money, and nouns that are counted."""
+"""The units of answers: lengths, masses, times, angles, money, and counted nouns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ A ampere|amp A 1
 B byte B 8
 mol mole X 1
 """
-"""Symbol, names, dimensions, size in meters, grams and seconds: with prefixes."""
+"""Symbol, names, dimensions and size in meters, grams and seconds, for units with prefixes."""
 _PLAIN = """
 in|inch|inches|ins L 0.0254
 ft|foot|feet L 0.3048
@@ -129,7 +129,7 @@ time|times W:time 1
 """
 """Names, dimensions, size."""
 _ONLY_GAP = word_set("m g s l L h d A N W J V B K in min")
-"""Symbols that are variables unless a space is before them."""
+"""Symbols that count as variables unless a space precedes them."""
 _NO_NOUNS = word_set(
     """
     plus minus times is was has does his hers its this thus yes versus less unless always perhaps whereas besides
@@ -150,13 +150,13 @@ _ADJECTIVES = word_set(
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _REMARKS = (["in", "total"], ["total"], ["altogether"], ["in", "all"], ["left"], ["remaining"], ["old"], ["each"],
             ["long"], ["tall"], ["wide"], ["high"], ["deep"], ["away"])  # fmt: skip
-"""Words after a unit that say nothing about it."""
+"""Words after a unit that do not change it."""
 _AREAS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _RAISED = {"squared": 2, "cubed": 3}
 
 
 def ends_expression(found: Sequence[Token], place: int) -> bool:
-    """Return whether a unit begins here that ends the answer."""
+    """Return whether a unit that ends the answer begins here."""
     try:
         unit_of(found[place:])
     except Unreadable:
@@ -165,7 +165,7 @@ def ends_expression(found: Sequence[Token], place: int) -> bool:
 
 
 def unit_of(found: Sequence[Token]) -> tuple[int, Unit | None]:
-    """Return what these tokens after a number are, all of them: a factor (million) and a unit."""
+    """Return all tokens after a number as a factor (million) and a unit."""
     found = _without_fraction(found)
     words = [token for token in found if token.text not in ("{", "}")]
     if len(words) > 2 and (words[0].text, words[-1].text) in (("(", ")"), ("[", "]")):
@@ -261,7 +261,7 @@ def _known(token: Token) -> Unit | None:
 
 
 def _nouns(words: Sequence[Token], place: int, power: int) -> tuple[Unit, int, int]:
-    """Things that are counted: one or two adjectives that are known, and a plural."""
+    """Return counted things: one or two known adjectives, and a plural."""
     end = place
     while end < len(words) and words[end].text.lower() in _ADJECTIVES:
         end += 1
@@ -287,7 +287,7 @@ def _singular(noun: str) -> str:
 
 
 def is_money(unit: Unit) -> bool:
-    """Return whether a unit is a currency's."""
+    """Return whether a unit is a currency."""
     return unit.dimensions[:1] in {table()[name].dimensions for name in ("$", "€", "£", "¥", "₹", "yuan")}
 
 
@@ -313,7 +313,7 @@ def table() -> dict[str, Unit]:
 
 
 def _unit(dimension: str, factor: Fraction) -> Unit:
-    """Return a unit of one dimension (L, W:month), or of several with their exponents (M1L2T-2)."""
+    """Return a unit of one dimension (L, W:month), or of several with exponents (M1L2T-2)."""
     parts = re.findall(r"([LMT])(-?\d)", dimension)
     powers = sorted((name, int(power)) for name, power in parts) if parts else [(dimension, 1)]
     return Unit(tuple(powers), Num(factor))

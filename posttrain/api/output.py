@@ -40,7 +40,7 @@ def places(
         return checkpoints or NoCheckpoints(), recorder or NoRecorder()
     if checkpoints is not None or recorder is not None:
         fix = "Give `output` alone, or `checkpoints` and `recorder`"
-        raise ParamsError(what="output has checkpoints and metrics of its own", where="output", fix=fix)
+        raise ParamsError(what="output already has its own checkpoints and metrics", where="output", fix=fix)
     if has_peft_layers(models.policy):
         merged_copy(models.policy)  # an adapter that cannot be merged fails now, not after the training
     folder = Path(output)

@@ -59,7 +59,7 @@ def config_of(
         return check(SftConfig, {**values, **most, "objective": likelihood}, where="train_model", file="arguments")
     if algorithm not in PREFERENCE_ROWS and _learns_from_samples(algorithm):
         what = f"'{algorithm}' learns from its own samples, and train_model from rows in memory"
-        fix = "Use posttrain.train_online, or posttrain.losses.policy_loss in a loop of your own"
+        fix = "Use posttrain.train_online, or posttrain.losses.policy_loss in your own loop"
         raise ParamsError(what=what, where="algorithm", fix=fix)
     return PreferenceTraining.preset(algorithm, **{**values, **most, **own})
 

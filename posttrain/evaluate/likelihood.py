@@ -167,7 +167,7 @@ def _options(prompt: Prompt) -> tuple[list[str], int]:
     for known in (options, list(labels), [str(place) for place in range(len(options))]):
         if answer in known[: len(options)]:
             return options, known.index(answer)
-    raise ValueError(f"its answer {excerpt(answer, 40)} is none of its options, nor the letter of one")
+    raise ValueError(f"its answer {excerpt(answer, 40)} is not one of its options or the letter of one")
 
 
 def _answers(text: ChatText, asked: Sequence[tuple[Prompt, str]]) -> list[Rollout]:

@@ -26,7 +26,9 @@ class ScratchParams(Params):
     @model_validator(mode="after")
     def _whole_heads(self) -> ScratchParams:
         if self.width % (2 * self.heads):
-            raise ValueError(f"width = {self.width} is no even multiple of heads = {self.heads}. Change one of them")
+            raise ValueError(
+                f"width = {self.width} is not an even multiple of heads = {self.heads}. Change one of them"
+            )
         return self
 
     @model_validator(mode="after")

@@ -210,5 +210,5 @@ def _check_carried(rollouts: Sequence[Rollout], sampling: SamplingParams) -> Non
         raise DataError(what=what, where="rollout.sampling", fix=fix)
     if isinstance(sampling, RoutedSampling) and any(rollout.row.experts is None for rollout in rollouts):
         what = "the samples do not say which experts they were computed with (rollouts/ does not store them)"
-        fix = "Sample with engine vllm, or use true, which takes those of the policy"
+        fix = "Sample with engine vllm, or use true, which uses the policy's own experts"
         raise DataError(what=what, where="router.replay = sampler", fix=fix)

@@ -34,7 +34,7 @@ UNKNOWN: Final = {
     REWARD_PARTS: "an advantage over each reward needs the weights of the rewards",
     "opponent": "an advantage over opponents needs samples of a mixture",
     "kl_old": "a KL to the sampling policy needs its weights",
-    "step_start_logp": "it reads log-probs of the policy at the start of each step, which only samples of its own have",
+    "step_start_logp": "it reads log-probs of the policy at the start of each step, which only own samples have",
     "pretrain": "ptx needs a corpus",
 }
 """Columns that stored rollouts lack -> why."""
@@ -132,7 +132,7 @@ def logged_rollouts(
     `summary`: run.json next to the table; `vocabulary`: that of the policy's tokenizer.
     """
     if summary["vocabulary"] != vocabulary:
-        what = "the rollouts were sampled with another tokenizer than that of the start model"
+        what = "the rollouts were sampled with another tokenizer than the start model's"
         raise DataError(what=what, where=where, fix="Start from the run's model or from its start")
     scored = table.filter(pl.col("reward").is_not_null())
     if grouped:
@@ -143,7 +143,7 @@ def logged_rollouts(
     samplings = [json.loads(sampling) for sampling in scored["sampling"].unique().to_list()]
     if len(temperatures := {sampling["temperature"] for sampling in samplings}) > 1:
         what = f"the rollouts were sampled at temperatures {sorted(temperatures)}, and log-probs are at one"
-        raise DataError(what=what, where=where, fix="Learn from those of one temperature")
+        raise DataError(what=what, where=where, fix="Use rollouts of one temperature")
     cut = any(sampling["top_p"] < 1 or sampling["top_k"] for sampling in samplings)
     if cut and not set(KEPT) <= set(scored.columns):
         what = (

@@ -77,7 +77,7 @@ def _check_pattern(pattern: str | None) -> None:
     try:
         groups = re.compile(pattern).groups
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"the pattern {excerpt(pattern, 80)} is no regular expression ({error})") from error
+        raise ValueError(f"the pattern {excerpt(pattern, 80)} is not a regular expression ({error})") from error
     if groups > 1:
         raise ValueError(
             f"the pattern {excerpt(pattern, 80)} has {groups} groups. Keep one, and write the others as (?:...)"

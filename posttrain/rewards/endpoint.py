@@ -51,7 +51,7 @@ class ServedModel(Connection):
     async def _score(self, talk: str) -> Score:
         body = {"model": self._options.model, "messages": json.loads(talk), "use_activation": False}
         try:
-            return Score(await self.post("", body, self._read, "the reply is no classification"))
+            return Score(await self.post("", body, self._read, "the reply is not a classification"))
         except NoReply as error:
             return error.score
 

@@ -89,10 +89,10 @@ def _wrong_option(instruction: Instruction) -> str | None:
     """Return an error for an option that no text could satisfy or that makes the check meaningless."""
     word, phrase, count = (instruction.get(name) for name in ("word", "phrase", "count"))
     if word is not None and _words(word) != [word.casefold()]:
-        return "a word that is no single word"
+        return "a word that is not a single word"
     if phrase is not None and (not phrase or phrase != phrase.strip()):
         return "a phrase that is empty or has spaces around it"
-    return "a count that is no whole number" if "count" in instruction and type(count) is not int else None
+    return "a count that is not an integer" if "count" in instruction and type(count) is not int else None
 
 
 def followed(instruction: Instruction, text: str) -> bool:

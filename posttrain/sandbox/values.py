@@ -34,7 +34,7 @@ def loads(text: bytes) -> Any:
     try:
         return _value(json.loads(text))
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"this is no value: {error!r:.100}") from error
+        raise ValueError(f"this is not a value: {error!r:.100}") from error
 
 
 def _plain(value: Any) -> Any:
@@ -86,4 +86,4 @@ def _value(plain: Any) -> Any:
         case [str(kind), list(items)] if kind in BUILT_IN:
             return BUILT_IN[kind]([_value(item) for item in items])
         case _:
-            raise ValueError(f"this is no value: {plain!r:.100}")
+            raise ValueError(f"this is not a value: {plain!r:.100}")

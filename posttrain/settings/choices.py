@@ -107,7 +107,7 @@ class OneOf(Generic[E]):
             except PluginError as error:
                 raise ValueError(str(error)) from error
         if not self.own or not is_import_path(name):
-            own = ", or MODULE:NAME for one of your own" if self.own else ""
+            own = ", or MODULE:NAME for your own" if self.own else ""
             fix = f"{did_you_mean(str(name), list(self.table))}{own}"
             fix = or_package(fix) if getattr(self.table, "group", None) else fix
             raise ValueError(f"unknown type {excerpt(name, 80)}. {fix}")

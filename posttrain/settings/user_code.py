@@ -72,7 +72,7 @@ def _found(module: str, where: str) -> Path:
         found = file.relative_to(CUSTOM)
         if module.startswith("posttrain."):
             fix = "It is the library's own, whose rows `pytest tests/library/laws -k NAME` tests in a clone"
-            raise ParamsError(what=f"{module} is no module of {CUSTOM}/", where=where, fix=fix)
+            raise ParamsError(what=f"{module} is not a module of {CUSTOM}/", where=where, fix=fix)
         fix = f"Move {found} to {CUSTOM}/" if found.is_file() else f"Write MODULE:NAME for NAME in {CUSTOM}/MODULE.py"
         raise ParamsError(what=f"{file} not found", where=where, fix=fix)
     return file

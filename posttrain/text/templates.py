@@ -127,7 +127,7 @@ def variables_fault(variables: Any) -> str | None:
         return "give an object, e.g. {enable_thinking: false}"
     for name, value in variables.items():
         if not isinstance(name, str) or not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name):
-            return f"{name!r:.40} is no name; give a letter, then letters, digits and _"
+            return f"{name!r:.40} is not a name; give a letter, then letters, digits and _"
         if name in OWN_NAMES or name.endswith("_token"):
             return f"{name} means something else in a template; rename it"
         if isinstance(value, str) and value.lower() in ("true", "false"):
@@ -136,7 +136,7 @@ def variables_fault(variables: Any) -> str | None:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
             return (
-                f"{name} = {value!r:.40} is no value of JSON; give a text, a number, true, false, a list or an object"
+                f"{name} = {value!r:.40} is not a JSON value; give a text, a number, true, false, a list or an object"
             )
     return None
 

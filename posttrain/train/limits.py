@@ -86,7 +86,7 @@ def _beyond(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> Iterat
         yield "entropy", what, "Raise the entropy bonus (entropy) or kl.beta, or lower optimizer.lr"
     kl = row.get("kl_k3")
     if limits.kl is not None and kl is not None and not kl <= limits.kl:
-        what = f"the policy runs away from its reference: KL {kl:.3g} nats per token, the limit is {limits.kl:.3g}"
+        what = f"the policy is too far from its reference: KL {kl:.3g} nats per token, the limit is {limits.kl:.3g}"
         yield "kl", what, "Raise kl.beta or lower optimizer.lr"
     gap = row.get("sampler_gap")
     if limits.sampler_gap is not None and gap is not None and not gap <= limits.sampler_gap:

@@ -157,7 +157,7 @@ def refuse_dropout(params: TrainingParams) -> None:
     """Reject an adapter with dropout if training log-probs are compared with the sampling policy's."""
     if getattr(params.adapter, "dropout", 0.0) > 0:
         raise ValueError(
-            "adapter.dropout changes the log-probs that policy gradients compare with those of the samples. Set it to 0"
+            "adapter.dropout changes log-probs, which policy gradients compare with the samples' log-probs. Set it to 0"
         )
 
 
@@ -264,7 +264,7 @@ def _train(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, e
             checkpoints.save(_checkpoint(run, step + 1, state, log))
     progress.close(log.last(run.progress_metrics))
     if step < end and run.params.optimizer.average:
-        print(f"{run.name}: it ended early, so its weights are no mean (optimizer.average)", file=sys.stderr)
+        print(f"{run.name}: it ended early, so its weights are not averaged (optimizer.average)", file=sys.stderr)
     if looked:
         log.add({"step": step, **looked})
     for model in models.trained.values():

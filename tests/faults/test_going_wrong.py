@@ -40,7 +40,7 @@ def run_with(stage_server: Server, workspace: Path, stage: str, path: list[str],
             "online grpo",
             ["online", "runs", "grpo"],
             f'{RUNAWAY}, {SMALL}, "checkpoint_every": 1, "limits": {{"kl": 2.0, "steps": 2}}}}',
-            "runs away",
+            "too far from its reference",
             id="kl",
         ),
         pytest.param(

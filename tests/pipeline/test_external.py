@@ -130,7 +130,7 @@ def test_the_model_is_checked_measured_and_explained(trained: Path) -> None:
         assert done.returncode == 0, done.stdout
         assert words[0] != "why" or "my/train.py" in done.stdout
     planned = run(trained, sys.executable, "-m", "posttrain", "plan", "external@own", "evaluate@own")
-    assert "external@own: what a trainer of your own takes is not known here" in planned.stdout
+    assert "external@own: the memory of your own trainer is not known here" in planned.stdout
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def fetch_model(
         raise ModelError(what="folder not found", where=name, fix=fix)
     if is_adapter(folder):
         fix = "Merge it into its model with peft (merge_and_unload), and give the folder of the whole model"
-        raise ModelError(what="this is an adapter, and no whole model", where=name, fix=fix)
+        raise ModelError(what="this is an adapter, not a whole model", where=name, fix=fix)
     model = load_model(folder)
     load_stop_tokens(folder)
     if is_scorer(model):

@@ -321,7 +321,7 @@ def _check_digests(weights: WeightFiles) -> None:
     with ThreadPoolExecutor(READERS) as readers:  # hashing leaves Python to others
         found = dict(zip(weights, readers.map(lambda name: describe(weights.tensor(name)), weights), strict=True))
     if found != listed:
-        raise ModelError(what=f"the weights are not those of {MANIFEST}", where=str(weights.folder), fix=REWRITE)
+        raise ModelError(what=f"the weights do not match {MANIFEST}", where=str(weights.folder), fix=REWRITE)
 
 
 def config_text(model: Any, dtype: torch.dtype) -> str:
@@ -345,6 +345,6 @@ def load_stop_tokens(path: str | Path) -> tuple[int, ...]:
     rows = load_config(file.parent).get_text_config().vocab_size if tokens else 0
     odd = [token for token in tokens if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < rows]
     if odd:
-        what, fix = f"eos_token_id = {odd!r:.80} is no token of the model's {rows}", "Give tokens of the vocabulary"
+        what, fix = f"eos_token_id = {odd!r:.80} is not a token of the model's {rows}", "Give tokens of the vocabulary"
         raise ModelError(what=what, where=str(file), fix=fix)
     return tuple(dict.fromkeys(tokens))

@@ -140,7 +140,7 @@ def _without_braces(line: str) -> str:
     try:
         writer.dump(YAML(typ="safe").load(BARE.sub(r'"\g<0>"', line)), block)
     except YAMLError:  # a part of what several lines hold
-        return "Write the name on a line of its own, without braces"
+        return "Write the name on a separate line, without braces"
     indent = line[: len(line) - len(line.lstrip())]
     lines = "\n".join(indent + splitline for splitline in block.getvalue().splitlines())
     return f"Write it without braces, which `dvc exp run -S` cannot change:\n{lines}"

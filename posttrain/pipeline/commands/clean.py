@@ -15,7 +15,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     actions = add_actions(parser, "runs")
     does = "remove checkpoints that no run of params.yaml would resume, but none of a running stage"
     checkpoints = add_action(actions, "clean", "checkpoints", does, "--all")
-    checkpoints.add_argument("--all", action="store_true", help="remove also those that a run would resume")
+    checkpoints.add_argument("--all", action="store_true", help="also remove checkpoints that a run would resume")
 
 
 def run(arguments: Namespace) -> str:

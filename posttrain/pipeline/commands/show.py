@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the argument: what to show. Default: the results."""
     actions = add_actions(parser, "results")
     parser.set_defaults(against=None)
-    does = "show every setting with its figures, the best first, or why it has none"
+    does = "show every setting with its metrics, the best first, or why it has none"
     results = add_action(actions, "show", "results", does, "--json")
     results.epilog = f"{results.epilog}\n{FIGURES}"
     base = "a setting, or one of its policies; default: the reference of evaluate.settings. For experiments: compare"

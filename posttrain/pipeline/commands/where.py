@@ -12,7 +12,7 @@ DOING = "searching all tables"
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the argument: what to search for."""
-    parser.add_argument("row", metavar="ROW", help="its id, FILE:LINE of a file of yours, or a piece of its text")
+    parser.add_argument("row", metavar="ROW", help="its id, FILE:LINE in your file, or a part of its text")
 
 
 def run(arguments: Namespace) -> str:

@@ -13,7 +13,7 @@ DOING = "following the numbers"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the argument: what to explain."""
     parser.add_argument(
-        "what", metavar="WHAT", help="a figure, a number as it is written, the id of a row, or FILE:LINE"
+        "what", metavar="WHAT", help="a metric's name, a number as shown, the id of a row, or FILE:LINE"
     )
 
 

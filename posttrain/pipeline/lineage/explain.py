@@ -105,7 +105,7 @@ def _rows(figure: Figure, lineage: Lineage) -> Node:
     file = Path(f"plots/{figure.owner}.csv")
     node = Node("rows", {**_read(figure, lineage), "steps": str(file) if file.is_file() else NOT_STORED})
     if file.is_file() and group in ("online", "distill", "external_rollouts"):
-        return _checked(node, figure, tail(read_curve(file), figure.key), "it is no mean of the last steps")
+        return _checked(node, figure, tail(read_curve(file), figure.key), "it is not a mean of the last steps")
     return _checked(node, figure, None, "the scores behind it are not stored")
 
 
@@ -158,7 +158,7 @@ def _rated(figure: Figure) -> Node:
     file = Path(figure.file).with_suffix(".parquet")
     matches = read_table(file, "matches")
     node = Node("rows", {"table": str(file), "matches": matches.height, "prompts": matches["prompt_id"].n_unique()})
-    return _checked(node, figure, rated_again(matches).get(figure.key.removeprefix("rating_")), "it is no rating")
+    return _checked(node, figure, rated_again(matches).get(figure.key.removeprefix("rating_")), "it is not a rating")
 
 
 def _documents(figure: Figure) -> Node:
@@ -172,7 +172,7 @@ def _documents(figure: Figure) -> Node:
     facts = {"table": str(file), "rows": count, "worst": _named(known.head(SHOWN)), "best": _named(known.tail(SHOWN))}
     node = Node("rows", facts)
     value = fmean(known["_value"]) if known.height == rows.height > 0 else None
-    return _checked(node, figure, value, "it is no mean of the documents' metric")
+    return _checked(node, figure, value, "it is not a mean of the documents' metric")
 
 
 def _score(name: str, rows: pl.DataFrame) -> pl.Series:

@@ -46,7 +46,9 @@ def _words(template: str) -> list[str]:
     try:
         return shlex.split(template)
     except ValueError as error:
-        raise PipelineError(what=f"it is no command ({error})", where=LAUNCH, fix="Write it as in a shell") from error
+        raise PipelineError(
+            what=f"it is not a command ({error})", where=LAUNCH, fix="Write it as in a shell"
+        ) from error
 
 
 def _end_with_parent() -> None:

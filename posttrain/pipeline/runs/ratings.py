@@ -93,7 +93,7 @@ def pairs_of(params: RatingRun, where: str, known: Sequence[str]) -> list[Pair]:
         pairs = [(label, params.against) for label in labels if label != params.against]
     if not pairs:
         fix = "Name two labels of evaluate.policies, or leave the key out"
-        raise ParamsError(what=f"{where}.policies: one policy alone meets nobody", where=PARAMS_FILE, fix=fix)
+        raise ParamsError(what=f"{where}.policies: a single policy has no opponent", where=PARAMS_FILE, fix=fix)
     return pairs
 
 

@@ -58,7 +58,7 @@ class SamplesRun(SampleConfig):
         "this range, and all sampled held-out prompts",
     )
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
-        USUAL, description="weights of the annotator's preferences"
+        USUAL, description="weights of the rewards that the annotator values"
     )
 
     @model_validator(mode="after")
@@ -78,7 +78,7 @@ class SamplesRun(SampleConfig):
     @classmethod
     def _shares(cls, rates: list[float]) -> list[float]:
         if not 0 <= rates[0] <= rates[1] <= 1:
-            raise ValueError(f"{rates} are no shares in order. Use two numbers from 0 to 1, e.g. [0.1, 0.9]")
+            raise ValueError(f"{rates} are not shares in order. Use two numbers from 0 to 1, e.g. [0.1, 0.9]")
         return rates
 
 
@@ -207,7 +207,7 @@ def _annotated(
     if "pairs" in params.tables and not pairs:
         raise _nothing(params, where, "no prompt got two samples of different reward")
     if not liked or min(rewards) == max(rewards):
-        raise _nothing(params, where, "there are no complete samples of different reward")
+        raise _nothing(params, where, "no complete samples differ in their reward")
     made: dict[Kind, list[dict[str, Any]]] = {"pairs": pairs, "feedback": liked}
     wanted = [kind for kind in made if kind in params.tables and (kind == "pairs" or params.steps is None)]
     summary = {"annotator_error": flipped / max(compared, 1)}

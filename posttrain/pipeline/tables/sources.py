@@ -103,7 +103,7 @@ def _check_same_share(share: str, values: dict[str, float]) -> None:
         listing = ", ".join(f"{key}.{share} = {value:g}" for key, value in values.items())
         raise ValueError(
             f"{listing}: a problem in two tables would be in different splits. Give all of them the same {share}, "
-            f"e.g. `{share}: {max(values.values()):g}` in each, or put unrelated tables into runs of their own"
+            f"e.g. `{share}: {max(values.values()):g}` in each, or put unrelated tables into separate runs"
         )
 
 

@@ -304,7 +304,7 @@ def _print_summary(table: pl.DataFrame, shares: Mapping[Split, float], kind: Kin
             log(f"{rows_text(several)} with several assistant turns: sft trains on all of them (turns: last, the last)")
     column = {"corpus": "", "chat": "messages"}.get(kind, "prompt")
     if column and (twice := table.filter(_two_users(column)).height):
-        log(f"{rows_text(twice)} with two turns of the user in a row: some templates join them, others refuse them")
+        log(f"{rows_text(twice)} with two consecutive user turns: some templates join them, others reject them")
     if kind == "prompts" and 0 < (unanswered := table.filter(answer="").height) < table.height:
         log(f"{rows_text(unanswered)} without an answer: rewards that compare with the answer skip them")
 

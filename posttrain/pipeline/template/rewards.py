@@ -10,7 +10,7 @@ from posttrain.rewards import Params, Rollout, rule
 class Words(Params):
     """The options of `brief` in params.yaml."""
 
-    most: int = Field(30, ge=1, description="words from which on the score is 0")
+    most: int = Field(30, ge=1, description="number of words at which the score becomes 0")
 
 
 @rule(Words, shaping=True)

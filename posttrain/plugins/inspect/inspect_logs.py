@@ -38,7 +38,7 @@ def write_logs(names: Sequence[str], folder: Path) -> str:
     known = [*policies(settings), *(name for name in curve_runs(settings) if rollouts_path(name).is_dir())]
     if unknown := next((name for name in names if name not in known), None):
         fix = did_you_mean(unknown, known) or "Run the pipeline first: dvc repro"
-        raise ParamsError(what=f"'{unknown}' is no policy or run with rollouts", where=PARAMS_FILE, fix=fix)
+        raise ParamsError(what=f"'{unknown}' is not a policy or a run with rollouts", where=PARAMS_FILE, fix=fix)
     chosen = names or [
         label for label in policies(settings) if (Path("results") / label / "rollouts.parquet").is_file()
     ]

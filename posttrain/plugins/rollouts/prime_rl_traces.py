@@ -71,7 +71,7 @@ def _rows(file: Path) -> Iterator[tuple[int, Row]]:
         if isinstance(row, str):
             raise unreadable(file, number, row, _FIX)
         if not isinstance(row.get("id"), str) or not isinstance(row.get("traces"), list):
-            raise unreadable(file, number, "it is no episode: it has no id or no traces", _FIX)
+            raise unreadable(file, number, "it is not an episode: it has no id or no traces", _FIX)
         yield number, row
 
 

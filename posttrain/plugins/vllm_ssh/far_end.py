@@ -82,7 +82,7 @@ class FarEnd:
         """Return the path of a name in the folder. Reject names that lead out of it."""
         path = PurePosixPath(name)
         if path.is_absolute() or not path.parts or ".." in path.parts:
-            raise _EndedError(f"{name!r} is no name of a file in the folder")
+            raise _EndedError(f"{name!r} is not the name of a file in the folder")
         return self._folder.joinpath(*inside, path)
 
     def _line(self) -> bytes:

@@ -61,7 +61,7 @@ class Endpoint(Connection):
         """Return the reply at temperature 0. Raise NoReply, or RewardError if no request can succeed."""
         params = self._judge
         body = {"model": params.model, "messages": messages, "temperature": 0, "max_tokens": params.max_tokens}
-        return await self.post("chat/completions", body, self._read, "the reply is no chat completion")
+        return await self.post("chat/completions", body, self._read, "the reply is not a chat completion")
 
     def _read(self, data: Any) -> Reply:
         """Return the first choice of a completion, and count its tokens."""

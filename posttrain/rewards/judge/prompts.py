@@ -159,7 +159,7 @@ def check_template(prompt: str, mode: Mode) -> None:
     try:
         template = template_of(prompt, mode, answered=True)
     except UnicodeDecodeError as error:
-        raise ValueError(f"prompt: {prompt} is no UTF-8 text ({error}). Save it as UTF-8") from error
+        raise ValueError(f"prompt: {prompt} is not valid UTF-8 ({error}). Save it as UTF-8") from error
     named = _NAMED.findall(template)
     missing = [f"{{{name}}}" for name in NEEDED[mode] if name not in named]
     if missing:
@@ -170,7 +170,7 @@ def check_template(prompt: str, mode: Mode) -> None:
         near = did_you_mean(name, every)
         if name not in TEXTS[mode] and (name in every or near.startswith("Did you mean")):
             known = ", ".join(f"{{{text}}}" for text in TEXTS[mode])
-            raise ValueError(f"prompt: {{{name}}} is no text of mode: {mode}. Use {known}")
+            raise ValueError(f"prompt: {{{name}}} is not a text of mode: {mode}. Use {known}")
 
 
 def _is_file(prompt: str) -> bool:

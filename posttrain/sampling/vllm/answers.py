@@ -36,7 +36,7 @@ def read_completion(
     if sane:
         buffer.add(0, ids, logps)
     if not buffer.ended[0]:
-        raise ValueError("its token ids and log-probs are not those of a whole completion")
+        raise ValueError("its token ids and log-probs do not form a whole completion")
     done = buffer.completions()[0]
     if not isinstance(params, RoutedSampling):
         return done

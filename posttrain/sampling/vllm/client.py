@@ -384,7 +384,7 @@ class EngineSampler:
         self._model.train(training)
         gap = float((logps - torch.tensor(sample.logps)).abs().mean())
         if not gap < PROBE_GAP:
-            what = f"the log-probs of the server's first sample differ by {gap:.3g} nats from those of the trainer"
+            what = f"the log-probs of the server's first sample differ by {gap:.3g} nats from the trainer's"
             raise server.failed(what)
 
 

@@ -179,7 +179,7 @@ SETS: Final = {
     "dtype": "device.precision decides it",
     "max_model_len": "the longest prompt and sampling.max_tokens decide it",
     "max_num_seqs": "sampling.rows decides it",
-    "seed": "each completion has a seed of its own",
+    "seed": "each completion has its own seed",
     "trust_remote_code": "code that comes with a model is never run",
 }
 """Settings of vLLM that engine_args may not contain -> why."""

@@ -90,7 +90,7 @@ NORM = "model.norm.weight"
         (weights(lambda t: t.update({NORM: torch.zeros(7)})), f"{NORM} has shape [7], expected [32]"),
         (weights(lambda t: t[NORM].fill_(float("nan"))), f"{NORM} is not finite"),
         (weights(lambda t: t.update({NORM: torch.ones(32, dtype=torch.int32)})), "is int32, expected floating point"),
-        (changed_by_one_bit, "the weights are not those of manifest.json"),
+        (changed_by_one_bit, "the weights do not match manifest.json"),
         (cut("model.safetensors"), "the weights cannot be read"),
         (huge_header, "the weights cannot be read"),
         (lambda folder: (folder / "model.safetensors").unlink(), "the weights cannot be read"),

@@ -47,9 +47,9 @@ def test_said() -> None:
         ("a", "no list `instructions`"),
         ([{"kind": "nothing"}], "no instruction of a known kind"),
         ([{"kind": "at_most"}], "the wrong options"),
-        ([{"kind": "include", "word": "two words"}], "a word that is no single word"),
+        ([{"kind": "include", "word": "two words"}], "a word that is not a single word"),
         ([{"kind": "ends", "phrase": " a"}], "a phrase that is empty or has spaces around it"),
-        ([{"kind": "at_most", "count": 2.5}], "a count that is no whole number"),
+        ([{"kind": "at_most", "count": 2.5}], "a count that is not an integer"),
     ],
 )
 def test_fault(given: object, message: str) -> None:

@@ -92,5 +92,5 @@ def test_a_card_says_the_licence_of_the_base_model_as_its_own_card_or_files_do(
         ("`base.folders.silent`", "the folder `my/silent`", unknown),
         ("`base.folders.gone`", "the folder `my/gone`", "unknown: `models/base/gone` is not here (dvc checkout)"),
         ("`base.hub.stated`", "`org/stated` of the Hub", "apache-2.0"),
-        ("`base.scratch.tiny`", "trained here from nothing", "that of its data"),
+        ("`base.scratch.tiny`", "trained here from nothing", "the licence of its data"),
     }

@@ -203,7 +203,7 @@ def test_an_adapter_names_the_base_of_the_hub_at_its_commit(tmp_path: Path, monk
         with pytest.raises(ModelError, match=rf"an adapter of {base_folder}, which is no run of base.hub.*merge: true"):
             hub_base(adapter(base_folder, Path(f"models/other/{nth}")), Lineage())
         said = push_note(Path(f"models/other/{nth}"), Lineage())
-        assert said.startswith(f"note: `posttrain push --to` will refuse it: it is an adapter of {base_folder}")
+        assert said.startswith(f"note: `posttrain push --to` will reject it: it is an adapter of {base_folder}")
     assert push_note(folder, Lineage()) == push_note(Path("models/whole"), Lineage()) == ""
 
 
@@ -252,7 +252,7 @@ def test_what_is_refused_says_how_to_fix_it_and_leaves_nothing(own_workspace: Pa
     commit(own_workspace)
     there = {"HF_ENDPOINT": hub.address}
     cases = [
-        (("grpo", "--to", "me/tiny"), {}, "'me/tiny' is no repository"),
+        (("grpo", "--to", "me/tiny"), {}, "'me/tiny' is not a repository"),
         (("grop", "--to", "hf:me/tiny"), {}, "no evaluated policy 'grop'"),
         (("grpo", "--to", "hf:me/tiny"), {}, "there is no token"),
         (("grpo", "--to", "hf:me/tiny"), {"HF_TOKEN": "hf_another-token-of-theirs"}, "HTTP status 401"),

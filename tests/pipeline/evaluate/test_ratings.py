@@ -181,7 +181,7 @@ def test_other_prompts_are_refused() -> None:
     [
         ("{policies: [one, tree]}", "evaluate.ratings.main.policies: evaluate.policies has no 'tree'.*mean 'three'"),
         ("{against: fiv}", "evaluate.ratings.main.against: evaluate.policies has no 'fiv'. Did you mean 'five'"),
-        ("{policies: [one]}", "one policy alone meets nobody"),
+        ("{policies: [one]}", "a single policy has no opponent"),
         ("{polices: [one]}", "polices: unknown key. Did you mean 'policies'"),
         ("{alpha: 0.1}", "alpha: has no effect without a judge"),
         ("{judge: {url: 'http://localhost:1/v1', model: m, mode: score}}", "judge.mode"),

@@ -37,7 +37,7 @@ def test_a_killed_flow_is_marked_by_the_next_one(project: Project) -> None:
     (found,) = project.api("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
     assert (found["state_type"], found["state"]["message"]) == (
         "CRASHED",
-        f"its process {killed.pid} ended without a word: it was killed",
+        f"its process {killed.pid} ended silently: it was killed",
     )
 
     def tasks() -> list[str]:

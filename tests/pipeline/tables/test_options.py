@@ -170,4 +170,4 @@ def test_tool_calls_are_checked(row: Row, said: str) -> None:
 
 def test_two_turns_of_the_user_in_a_row_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     load([{"messages": [*user("a"), *user("b"), *assistant("c")]}], "chat")
-    assert "1 row with two turns of the user in a row" in capsys.readouterr().err
+    assert "1 row with two consecutive user turns" in capsys.readouterr().err

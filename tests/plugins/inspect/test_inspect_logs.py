@@ -154,7 +154,7 @@ def test_rollouts_of_a_run(smoke_workspace: Path, tmp_path: Path, monkeypatch: p
 
 
 def test_what_cannot_be_written(logs: Path, tmp_path: Path) -> None:
-    with pytest.raises(ParamsError, match=r"'grop' is no policy or run with rollouts\. Did you mean 'grpo'\?"):
+    with pytest.raises(ParamsError, match=r"'grop' is not a policy or a run with rollouts\. Did you mean 'grpo'\?"):
         write_logs(["grop"], tmp_path)
     shutil.copytree(logs.parent, tmp_path / "none", ignore=shutil.ignore_patterns("inspect"))
     workspace.rewritten(tmp_path / "none", "none")

@@ -126,7 +126,7 @@ def test_what_cannot_be_read_of_trl_is_named_with_file_and_row(damage: Any, tmp_
     ("line", "expected"),
     [
         ("no json", "traces.jsonl, row 5: .*one JSON object per line"),
-        ('{"prompt": "a"}', "traces.jsonl, row 5: it is no episode"),
+        ('{"prompt": "a"}', "traces.jsonl, row 5: it is not an episode"),
         ('{"id": "a", "traces": [{"agent": {}, "nodes": [{}]}]}', r"traces.jsonl, row 5: it cannot be read \(KeyError"),
     ],
 )

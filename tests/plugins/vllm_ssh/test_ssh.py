@@ -312,7 +312,7 @@ def test_names_of_files_stay_in_the_folder(name: str, tmp_path: Path) -> None:
     ]
     line = json.dumps({"file": name, "bytes": 3}).encode() + b"\nabc"
     done = subprocess.run(command, input=line, capture_output=True, timeout=30)
-    assert done.returncode == 1 and b"is no name of a file in the folder" in done.stderr
+    assert done.returncode == 1 and b"is not the name of a file in the folder" in done.stderr
     assert [*tmp_path.iterdir()] == []
 
 

@@ -16,7 +16,7 @@ from posttrain.pipeline.params.stage_table import STAGES, group_of
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import did_you_mean
 
-OUTSIDE = {"external.runs": "what a trainer of your own takes", "evaluate.lm_eval": "what lm-eval takes"}
+OUTSIDE = {"external.runs": "the memory of your own trainer", "evaluate.lm_eval": "what lm-eval takes"}
 """Groups whose runs are computed by another program."""
 GROUPS = (
     "base.scratch", "sft.runs", "data.samples", "reward.runs", "preference.runs", "online.runs", "distill.runs",
@@ -48,7 +48,7 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
     families = {name.partition("@")[0] for name in known}
     for name in stages:
         if name not in known and name not in families:
-            what = f"'{name}' is no stage that trains or samples"
+            what = f"'{name}' is not a stage that trains or samples"
             raise ParamsError(what=what, where=PARAMS_FILE, fix=did_you_mean(name, list(known)))
     rows: list[tuple[str, ...]] = [COLUMNS]
     unknown, free, shared = [], "", ""

@@ -33,7 +33,7 @@ def hub_base(folder: Path, lineage: Lineage) -> HubModel | None:
     base = str(read_finite_json(folder / ADAPTER_CONFIG).get(BASE))
     stage = lineage.maker(base) or ""
     if not stage.startswith("base_hub@"):
-        what = f"it is an adapter of {base}, which is no run of base.hub: nobody else could load it"
+        what = f"it is an adapter of {base}, which is not a run of base.hub, so nobody else could load it"
         raise ModelError(
             what=what, where=str(folder), fix="Run it with `adapter: {type: lora, merge: true}`, or push --gguf"
         )
@@ -47,7 +47,7 @@ def push_note(folder: Path, lineage: Lineage) -> str:
     try:
         hub_base(folder, lineage)
     except ModelError as error:
-        return f"note: `posttrain push --to` will refuse it: {error.what}. {error.fix}"
+        return f"note: `posttrain push --to` will reject it: {error.what}. {error.fix}"
     return ""
 
 

@@ -108,7 +108,7 @@ def _stated(stage: str, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         case "base_folders":
             yield f"the folder `{run.get('path')}`", _of_model(model_path(f"base/{base}"))
         case "base_scratch":
-            yield "trained here from nothing", "that of its data"
+            yield "trained here from nothing", "the licence of its data"
         case "data_hub":
             record = read_record(record_path(stage))
             tables = [table for kind in USER_KINDS for table in _listed(run.get(kind))]

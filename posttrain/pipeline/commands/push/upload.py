@@ -59,11 +59,13 @@ def push(name: str, to: str, access: Literal["public", "private"], does: Literal
 
     target = _TARGET.fullmatch(to)
     if target is None:
-        raise ParamsError(what=f"'{to}' is no repository", where="--to", fix="Write hf:OWNER/NAME")
+        raise ParamsError(what=f"'{to}' is not a repository", where="--to", fix="Write hf:OWNER/NAME")
     try:
         validate_repo_id(target[1])
     except HFValidationError as error:
-        raise ParamsError(what=f"'{to}' is no repository: {error}", where="--to", fix="Write another name") from error
+        raise ParamsError(
+            what=f"'{to}' is not a repository: {error}", where="--to", fix="Write another name"
+        ) from error
     label, model = scored_policy(name)
     require_current(label)
     require_kept("push", more=[CODE])

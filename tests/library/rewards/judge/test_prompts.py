@@ -72,7 +72,7 @@ def test_template_of() -> None:
     ("template", "message"),
     [
         ("{question}", "has no {completion}"),
-        ("{completion} {first}", "{first} is no text of mode: score"),
+        ("{completion} {first}", "{first} is not a text of mode: score"),
         ("custom/nothing_here.md", "not found"),
     ],
 )
