@@ -50,6 +50,8 @@ def refuse_no_rows(given: Any, argument: str, what: str = "rows") -> None:
 
 def rename_hint(row: Mapping[str, Any], kind: Kind) -> str:
     """Return which columns of a row to rename if it has a known layout under other names; else ""."""
+    if any(all(row.get(name) is not None for name in layout) for layout in LAYOUTS[kind]):
+        return ""
     for layout in LAYOUTS[kind]:
         free = [name for name in row if name not in layout and row[name] is not None]
         found: dict[str, str] = {}

@@ -19,7 +19,6 @@ from typing import Any, Final
 from posttrain.errors import ParamsError, shortened
 from posttrain.isolation.library import LIBRARY
 from posttrain.settings.host import HOST
-from posttrain.settings.params import did_you_mean
 
 CUSTOM = Path("custom")
 """The folder of the user's modules."""
@@ -40,6 +39,8 @@ def is_import_path(name: object) -> bool:
 
 def load_object(path: str, where: str) -> Any:
     """Return the object that `module:name` names. `where`: the parameter that names it."""
+    from posttrain.settings.params import did_you_mean  # pydantic is slow to import
+
     module_name, _, name = path.partition(":")
     where = f"{where} = '{path}' ({HOST.settings_file})"
     if not is_import_path(path):

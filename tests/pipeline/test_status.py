@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from posttrain.measure.timings import NAMES, OTHER, timings_path
 from posttrain.pipeline.lock.code_manifest import CODE
 from posttrain.pipeline.lock.graph import Pipeline
 from posttrain.pipeline.lock.status import _left, _progress
-from tests.workspace import dvc, stage
+from tests.workspace import ROOT, dvc, stage
 
 
 def test_a_running_stage_has_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,3 +69,9 @@ def test_a_stage_says_where_it_is_and_what_is_left(own_workspace: Path) -> None:
     assert re.search(rf" 2 of {count} stages are left, about \d+:\d\d\n", text)
     alone = stage(own_workspace, "report")
     assert alone.returncode == 0 and "stages are left" not in alone.stdout, "without DVC nothing is left"
+
+
+def test_what_status_imports_is_quick_to_import() -> None:
+    """`posttrain status` is asked often: pydantic alone would take as long as all else."""
+    code = "import sys, posttrain.pipeline.lock.status; raise SystemExit('pydantic' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

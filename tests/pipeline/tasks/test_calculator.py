@@ -1,4 +1,4 @@
-"""The task : its tables, its tool and its metrics."""
+"""The task `calculator`: its tables, its tool and its metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The task : its tables, its hints and its metrics."""
+"""The task `guess`: its tables, its hints and its metrics."""
 
 from __future__ import annotations
 

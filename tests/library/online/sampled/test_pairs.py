@@ -1,3 +1,5 @@
+"""Pairs of own samples, by hand."""
+
 from __future__ import annotations
 
 import math
@@ -10,15 +12,8 @@ from hypothesis import strategies as st
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
-from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
-from posttrain.online.sampled.best import Reaching, above, best_of_group, best_rule, rising_threshold
 from posttrain.online.sampled.pairs import _accepted, all_against_all, best_against_worst, paired, rejection_sampled
-from posttrain.rollout import token_rows
-from posttrain.sampling.builtin import mixture_logits
-from posttrain.train.step import Batch, make_batch
-
-REWARD = torch.tensor([1.0, 3.0, 2.0, 5.0, 5.0, 4.0])
-GROUP = torch.tensor([0, 1, 0, 1, 2, 2])
+from tests.library.online.sampled.test_best import GROUP, REWARD, samples
 
 
 def test_best_against_worst_leaves_out_groups_that_agree() -> None:
@@ -56,30 +51,6 @@ def test_rejection_sampling_follows_the_tilted_distribution() -> None:
     assert first.count(0) / 4000 == pytest.approx(math.exp(-1), abs=0.03)
 
 
-def test_thresholds_and_the_best_of_a_group() -> None:
-    assert above(REWARD, 4.0).tolist() == [3, 4, 5]
-    assert best_of_group(REWARD, GROUP).tolist() == [2, 3, 4]
-    quantiles = (0.5, 0.75)
-    assert rising_threshold(torch.arange(5.0), 0, quantiles) == 2
-    assert rising_threshold(torch.arange(5.0), 9, quantiles) == 3
-    with pytest.raises(ValueError, match="must not fall"):
-        rising_threshold(REWARD, 0, (0.9, 0.5))
-
-
-def samples(*outcomes: float) -> Batch:
-    outcome = torch.tensor(outcomes)
-    columns = {"reward": outcome, "outcome": outcome, "group": torch.zeros(len(outcomes))}
-    return make_batch(token_rows([[1]] * len(outcomes), [[2, 3]] * len(outcomes)), columns)
-
-
-def test_where_no_sample_reaches_the_threshold_nothing_is_learned() -> None:
-    rule, objective = best_rule(Reaching(type="reaching"), 1), LikelihoodObjective(LikelihoodConfig())
-    good = rule(samples(0.0, 1.0, 1.0), 0)
-    assert len(good) == 2 and objective.prepare(good.columns, {}).counts
-    none = objective.prepare(rule(samples(0.0, 0.5, 0.0), 0).columns, {})
-    assert not none.counts and len(none.step) == 1 and not none.step.tokens["weight"].any()
-
-
 @pytest.mark.parametrize(("outcomes", "counts"), [((0.0, 1.0), True), ((1.0, 1.0), False)])
 def test_a_step_without_a_pair_counts_nothing(outcomes: tuple[float, ...], counts: bool) -> None:
     batch = samples(*outcomes)
@@ -87,10 +58,3 @@ def test_a_step_without_a_pair_counts_nothing(outcomes: tuple[float, ...], count
     objective: Objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
     columns = pairs.columns.with_tokens(ref_logp=torch.zeros(2 * len(pairs)))
     assert objective.prepare(columns, {}).counts is counts
-
-
-def test_the_mixture_is_geometric() -> None:
-    policy, ref = torch.tensor([0.8, 0.2]), torch.tensor([0.5, 0.5])
-    mixed = mixture_logits(policy.log(), ref.log(), 0.5).softmax(-1)
-    root = [math.sqrt(0.4), math.sqrt(0.1)]
-    assert mixed.tolist() == pytest.approx([part / sum(root) for part in root])

@@ -1,0 +1,71 @@
+"""What vLLM answers is read and checked."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig
+
+from posttrain.models.files.store import new_model
+from posttrain.models.scratch import ScratchParams, scratch_config
+from posttrain.sampling.sampler import RoutedSampling, SamplingParams
+from posttrain.sampling.vllm.answers import read_completion, read_experts, router_layers
+from posttrain.text.stops import Stops
+from tests.library.models.tiny import tiny_model
+
+STOPS = Stops((5,), lambda ids: "".join(chr(97 + number) for number in ids))
+
+
+def encoded(values: Any) -> str:
+    stream = io.BytesIO()
+    np.save(stream, np.array(values, dtype=np.int32))
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+def choice(**changes: Any) -> dict[str, Any]:
+    given = {"token_ids": [3, 5], "logprobs": {"token_logprobs": [-1.0, -2.0]}, "prompt_token_ids": [1, 2]}
+    return {**given, **changes}
+
+
+def mixture() -> Any:
+    config: Qwen3MoeConfig = scratch_config(
+        ScratchParams(layers=2, width=16, heads=2, feed_forward=8, experts=4), 97, stop=5, pad=None
+    )
+    return new_model(config, 0)
+
+
+def test_a_completion() -> None:
+    found = read_completion(choice(), [1, 2], SamplingParams(max_tokens=4), STOPS, tiny_model())
+    assert (found.ids, found.logps, found.finish) == ([3, 5], [-1.0, -2.0], "stop")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prompt_token_ids": [1]}, {"token_ids": [3]}, {"token_ids": [3, 97]}, {"token_ids": [3, 4]},
+        {"logprobs": {"token_logprobs": [-1.0, 0.5]}}, {"token_ids": [], "logprobs": {"token_logprobs": []}},
+    ],
+)  # fmt: skip
+def test_what_is_no_completion(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not those of a whole completion"):
+        read_completion(choice(**changes), [1, 2], SamplingParams(max_tokens=4), STOPS, tiny_model())
+
+
+def test_experts() -> None:
+    experts = [[[1, 0], [2, 3]], [[0, 1], [3, 2]], [[2, 0], [1, 3]]]
+    found = read_experts(encoded(experts), 4, [1])
+    assert found.tolist() == [[[2, 3]], [[3, 2]], [[1, 3]], [[-1, -1]]] and found.dtype == torch.int16
+    with pytest.raises(ValueError, match="of 5 tokens"):
+        read_experts(encoded(experts), 5, [1])
+    model = mixture()
+    assert router_layers(model) == [0, 1]
+    params = RoutedSampling(max_tokens=4)
+    routed = read_completion(choice(routed_experts=encoded(experts)), [1, 2], params, STOPS, model)
+    assert routed.experts is not None and routed.experts[:-1].tolist() == experts
+    with pytest.raises(ValueError, match="it has no experts"):
+        read_completion(choice(), [1, 2], params, STOPS, model)
