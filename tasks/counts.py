@@ -18,7 +18,7 @@ class Counts(Params):
     test_prompts: int = Field(200, ge=0, description="test prompts")
 
     def sizes(self) -> dict[Kind, dict[Split, int]]:
-        """Table -> split -> rows."""
+        """Return the number of rows of each table and split."""
         return {kind: {split: getattr(self, name) for split, name in names.items()} for kind, names in COUNTED.items()}
 
 

@@ -12,9 +12,9 @@ from posttrain.errors import ParamsError
 from posttrain.settings.host import HOST
 
 HELDOUT_SHARE, TEST_SHARE = 0.1, 0.2
-"""Shares of all problems; a problem's split is a hash of its own, whatever the seed."""
+"""Shares of all problems; a hash of the problem decides its split, whatever the seed."""
 TRIES: Final = 2_000
-"""Draws in a row that may be of another split or known before there are no more."""
+"""Draws in a row without a new problem of the split. After more, no other is expected to exist."""
 
 
 class Keyed(Protocol):
@@ -22,7 +22,7 @@ class Keyed(Protocol):
 
     @property
     def key(self) -> str:
-        """What the problem is, as text."""
+        """The problem as text."""
 
 
 P = TypeVar("P", bound=Keyed)
@@ -34,7 +34,7 @@ def problem_split(key: str) -> Split:
 
 
 def draw_problems(draw: Callable[[random.Random], P], seed: int, kind: Kind, split: Split, size: int) -> list[P]:
-    """Different problems of a split; each table and split has a random stream of its own."""
+    """Return different problems of a split. Each table and split has its own random stream."""
     rng = random.Random(f"{seed}:{kind}:{split}")
     found: dict[str, P] = {}
     tries = 0

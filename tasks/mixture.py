@@ -21,7 +21,7 @@ from .counts import COUNTED, Counts
 
 
 class Part(Params):
-    """One task of a mixture; all other keys are the task's own."""
+    """One task of a mixture. All other keys are the task's settings."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -33,7 +33,7 @@ class Part(Params):
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """The task's own keys."""
+        """The task's settings."""
         return self.model_extra or {}
 
 
@@ -51,7 +51,7 @@ class MixtureParams(Counts):
         return parts
 
     def shares(self, kind: Kind, split: Split) -> dict[str, int]:
-        """Part -> its rows of a split: whole numbers that add up, as close to the weights as can be."""
+        """Return each part's number of rows in a split: whole numbers that add up, close to the weights."""
         weights = {name: part.weight for name, part in self.parts.items() if split in part.splits}
         size, total, before = self.sizes()[kind][split], sum(weights.values()), 0.0
         edges = [0]
@@ -62,7 +62,7 @@ class MixtureParams(Counts):
 
 
 def _tables(params: MixtureParams) -> dict[Kind, pl.DataFrame]:
-    """Return the parts' first rows, as many as their weights say, in an order by the seed."""
+    """Return the first rows of each part, as many as its weight gives, in an order that the seed decides."""
     note(seed=params.seed)
     shares = {(kind, split): params.shares(kind, split) for kind, names in COUNTED.items() for split in names}
     tables = {name: _part(name, part, shares) for name, part in params.parts.items()}

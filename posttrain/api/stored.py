@@ -60,7 +60,7 @@ def train_on_rollouts(
 
 
 def _read(rollouts: str | Path, text: ChatText, config: OfflineConfig) -> LoggedRollouts:
-    """Read the folder of a training's rollouts; refuse one without the text of all of them."""
+    """Read the folder of a training's rollouts. An error follows if the text of a rollout is missing."""
     folder = model_folder(rollouts, "rollouts")
     try:
         summary = json.loads((folder / SUMMARY).read_bytes())

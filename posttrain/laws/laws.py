@@ -34,7 +34,7 @@ class Law:
 
 
 def padding(objective: Objective, shape: Shape) -> float:
-    """Padded on either side by any amount, with nan in the padding."""
+    """Return the error when rows are padded on either side by any amount, with nan in the padding."""
     case = build(objective, shape)
     draw = torch.Generator().manual_seed(shape.seed + 1)
     left, right = torch.randint(0, 4, (2,), generator=draw).tolist()
@@ -57,7 +57,7 @@ def padding(objective: Objective, shape: Shape) -> float:
 
 
 def order(objective: Objective, shape: Shape) -> float:
-    """Items in another order."""
+    """Return the error when the items are in another order."""
     case = build(objective, shape)
     items = torch.unique(case.step.items)
     shuffled = items[torch.randperm(items.numel(), generator=torch.Generator().manual_seed(shape.seed + 2))]
@@ -66,13 +66,13 @@ def order(objective: Objective, shape: Shape) -> float:
 
 
 def micro_batches(objective: Objective, shape: Shape) -> float:
-    """Cut into micro-batches of any number of items."""
+    """Return the error when the step is cut into micro-batches of any number of items."""
     case = build(objective, shape)
     return _difference(run(case), run(case, lambda step: _cut(step, shape.seed + 3)))
 
 
 def processes(objective: Objective, shape: Shape) -> float:
-    """Split over processes, each of which cuts its rows into micro-batches."""
+    """Return the error when the step is split over processes, each of which cuts its rows into micro-batches."""
 
     def split_over_ranks(step: Ragged) -> list[Ragged]:
         ranks = 1 + shape.seed % 4
@@ -85,7 +85,11 @@ def processes(objective: Objective, shape: Shape) -> float:
 
 
 def finite(objective: Objective, shape: Shape) -> float:
-    """Single precision, one-token rows, policy = reference = sampler, and log-probs of 0 and -80 in all pairings."""
+    """Return inf if a number is not finite in single precision.
+
+    The cases include one-token rows, a policy that equals reference and sampler, and log-probs of 0 and -80 in all
+    pairings.
+    """
     worst = 0.0
     for longest in (1, shape.longest):
         case = build(objective, replace(shape, longest=longest)).cast(torch.float32)
@@ -109,7 +113,7 @@ def _not_finite(outcome: Outcome, policy: float, others: float) -> Example:
 
 
 def tiles(objective: Objective, shape: Shape) -> float | None:
-    """Cut between any two tokens, as training does with a `by_token` objective."""
+    """Return the error when the loss is cut between any two tokens, as training does with a `by_token` objective."""
     if not objective.by_token:
         return None
     case = build(objective, shape)
@@ -117,7 +121,10 @@ def tiles(objective: Objective, shape: Shape) -> float | None:
 
 
 def nothing_to_learn(objective: Objective, shape: Shape) -> float | None:
-    """Equal rewards (or answers) give no gradient when KL, penalty, entropy and likelihood terms are off."""
+    """Return the gradient of equal rewards or answers.
+
+    It must be 0; KL, penalty, entropy and likelihood terms are off.
+    """
     if isinstance(objective, PolicyObjective):
         objective = without_extra_terms(objective, penalty=OFF)
         kind, whitened = objective.advantage, objective.knobs.whiten
@@ -139,7 +146,10 @@ def nothing_to_learn(objective: Objective, shape: Shape) -> float | None:
 
 
 def on_policy(objective: Objective, shape: Shape) -> float | None:
-    """Samples of the policy itself: ratio 1, nothing clipped, and the gradient is -weight * advantage of each token."""
+    """Return the error on samples of the policy itself.
+
+    Their ratio is 1, nothing is clipped, and the gradient is -weight * advantage of each token.
+    """
     if not isinstance(objective, PolicyObjective):
         return None
     objective = without_extra_terms(objective, **({"penalty": OFF} if "kl_old" in objective.needs else {}))
@@ -164,7 +174,11 @@ def _by_logp(outcome: Outcome, expected: Tensor) -> Miss:
 
 
 def direction(objective: Objective, shape: Shape) -> float | None:
-    """A chosen answer gains on a rejected one that is as likely, or likelier; a labelled one moves as it should."""
+    """Return inf if a chosen or desirable answer does not gain.
+
+    The rejected answer of its pair is as likely, or likelier. A labelled answer must move in the direction of its
+    label.
+    """
     if not isinstance(objective, PreferenceObjective):
         return None
     objective = replace(objective, knobs=objective.knobs.model_copy(update={"nll": 0.0}))
@@ -204,7 +218,7 @@ def _all_below_0(parts: Tensor, example: Callable[[int], Example]) -> float:
 
 
 def single_precision(objective: Objective, shape: Shape) -> float | None:
-    """Single against double precision, unless rounding decides which tokens are marked."""
+    """Return the error of single precision. It is None where rounding decides which tokens are marked."""
     case = build(objective, shape)
     single = case.cast(torch.float32)
     if _marked(single) != _marked(case) and _has_ties(case):
@@ -252,7 +266,7 @@ LAWS: dict[str, Law] = {
 
 
 def _cut(step: Ragged, seed: int) -> list[Ragged]:
-    """Parts of one to three items each."""
+    """Return parts of one to three items each."""
     draw = torch.Generator().manual_seed(seed)
     items = torch.unique(step.items)
     items = items[torch.randperm(items.numel(), generator=draw)]
@@ -265,7 +279,7 @@ def _cut(step: Ragged, seed: int) -> list[Ragged]:
 
 
 def _cut_between_tokens(step: Ragged) -> list[Ragged]:
-    """Tokens two by two, without their rows."""
+    """Return the tokens two by two, without their rows."""
     count = int(step.lengths_B.sum())
     return [step.tokens_in(slice(i, min(i + 2, count))) for i in range(0, count, 2)]
 

@@ -26,27 +26,27 @@ ON_POLICY = 1e-8
 
 
 def padding(subject: PaddedLoss, shape: Shape) -> float:
-    """Padded on either side by any amount."""
+    """Return the error when rows are padded on either side by any amount."""
     step = build(shape)
     left, right = torch.randint(1, 4, (2,), generator=torch.Generator().manual_seed(shape.seed)).tolist()
     return _difference(run(subject, step), run(subject, replace(step, left=left, right=right)))
 
 
 def order(subject: PaddedLoss, shape: Shape) -> float:
-    """Rows in another order."""
+    """Return the error when the rows are in another order."""
     shuffled = torch.randperm(ROWS, generator=torch.Generator().manual_seed(shape.seed + 2))
     return _difference(run(subject, build(shape)), run(subject, replace(build(shape), cut=((shuffled,),))))
 
 
 def micro_batches(subject: PaddedLoss, shape: Shape) -> float:
-    """Cut into 2, 3, 4 and 6 micro-batches."""
+    """Return the error when the rows are cut into 2, 3, 4 and 6 micro-batches."""
     step = build(shape)
     parts = [torch.arange(ROWS).chunk(count) for count in (2, 3, 4, 6)]
     return worst_of([_difference(run(subject, step), run(subject, replace(step, cut=(cut,)))) for cut in parts])
 
 
 def processes(subject: PaddedLoss, shape: Shape) -> float:
-    """Split over 2 and 3 processes, each with as many micro-batches as one process had."""
+    """Return the error of 2 and 3 processes, each with as many micro-batches as one process had."""
     step, errors = build(shape), []
     for ranks in (2, 3):
         alone = replace(step, cut=(torch.arange(ROWS).chunk(2),))
@@ -56,7 +56,7 @@ def processes(subject: PaddedLoss, shape: Shape) -> float:
 
 
 def finite(subject: PaddedLoss, shape: Shape) -> float:
-    """Single precision, one-token rows, and log-probs of 0 and -80 in all pairings."""
+    """Return inf if a number is not finite in single precision, with one-token rows and log-probs of 0 and -80."""
     for step in (*(build(replace(shape, longest=longest)) for longest in (1, shape.longest)), _without_tokens(shape)):
         step = _single(step)
         for policy, others in ((-1.0, -1.0), (0.0, 0.0), (-80.0, -80.0), (0.0, -80.0), (-80.0, 0.0)):
@@ -82,7 +82,10 @@ def _without_tokens(shape: Shape) -> Step:
 
 
 def nothing_to_learn(subject: PaddedLoss, shape: Shape) -> float:
-    """Advantages of 0, values as they should be, reference and teacher that are the policy: no gradient."""
+    """Return the gradient when nothing is left to learn. It must be 0.
+
+    Advantages are 0, values equal their returns, and the reference and the teacher equal the policy.
+    """
     step = build(shape)
     tokens = step.rows.tokens
     same = {name: tokens["logp"] for name in COLUMNS if name.endswith("_logp")}
@@ -110,10 +113,12 @@ def _by_column(result: Result, name: str, found: Tensor, expected: Tensor, error
 
 
 def on_policy(subject: PaddedLoss, shape: Shape) -> float | None:
-    """Samples of the policy itself: the gradient of each token is its advantage times what the loss weighs it by.
+    """Return the error on samples of the policy itself.
 
-    Without a ratio the loss is that weight times advantage times log-prob; with one its slope by the ratio is that
-    weight times advantage. Where the ratio is of a whole sequence, its tokens share one advantage and are added up.
+    The gradient of each token must be its advantage times its weight in the loss.
+
+    Without a ratio the loss is weight * advantage * log-prob. With a ratio, its slope by the ratio is weight *
+    advantage. If the ratio belongs to a whole sequence, its tokens share one advantage and are added up.
     """
     step = build(shape)
     rows = step.rows
@@ -173,7 +178,7 @@ def _by_gradient(subject: PaddedLoss, step: Step, total: Callable[[Tensor], Tens
 
 
 def single_precision(subject: PaddedLoss, shape: Shape) -> float:
-    """Single against double precision."""
+    """Return the difference between single and double precision."""
     return _difference(run(subject, build(shape)), run(subject, _single(build(shape))))
 
 

@@ -23,7 +23,7 @@ ANCHORS = ("ref_logp", "teacher_logp")
 
 
 def clip_side(subject: PaddedLoss, shape: Shape) -> float | None:
-    """Tokens that moved with and against their advantage."""
+    """Return the error on tokens that moved with their advantage and against it."""
     if shape.seed % moved.EVERY:
         return None
     if couples_tokens(subject, shape) and (changed := _change_by_opposites(subject, shape)):
@@ -33,7 +33,7 @@ def clip_side(subject: PaddedLoss, shape: Shape) -> float | None:
 
 
 def importance(subject: PaddedLoss, shape: Shape) -> float | None:
-    """The policy's probability over the old one's, and the old one's over the sampler's."""
+    """Return the error of the weights: policy over old policy, and old policy over sampler."""
     if shape.seed % moved.EVERY:
         return None
 
@@ -50,7 +50,10 @@ def importance(subject: PaddedLoss, shape: Shape) -> float | None:
 
 
 def pull(subject: PaddedLoss, shape: Shape) -> float | None:
-    """Samples in exact proportion to a policy, whose KL to another one must fall; advantages are 0."""
+    """Return the error on samples in exact proportion to a policy: its KL to another one must fall.
+
+    Advantages are 0.
+    """
     space = moved.exact(shape.seed)
     errors = []
     for name in ANCHORS:
@@ -102,7 +105,10 @@ def forgets_old_policy(subject: PaddedLoss, shape: Shape) -> bool:
 
 
 def critic(subject: PaddedLoss, shape: Shape) -> float | None:
-    """Values on either side of the return, nearer to it and further from it than the old values were."""
+    """Return inf if a value is not drawn to its return.
+
+    The values lie on either side of the return, both nearer to it and further from it than the old values.
+    """
     if "value" not in run(subject, build(shape)).gradients:
         return None
     step = _tokens(_highest(shape))

@@ -14,7 +14,7 @@ from posttrain.laws.cases import OFF, Case, Shape, build, run, without_extra_ter
 
 
 def clip_side(objective: Objective, shape: Shape) -> float | None:
-    """Tokens that moved with and against their advantage."""
+    """Return the error on tokens that moved with their advantage and against it."""
     if not isinstance(objective, PolicyObjective) or shape.seed % moved.EVERY:
         return None
     case = _one_group(_bare(objective), shape)
@@ -22,7 +22,7 @@ def clip_side(objective: Objective, shape: Shape) -> float | None:
 
 
 def importance(objective: Objective, shape: Shape) -> float | None:
-    """The policy's probability over that of the policy that sampled."""
+    """Return the error of the weights: the policy's probability over the sampler's."""
     if not isinstance(objective, PolicyObjective) or shape.seed % moved.EVERY:
         return None
     case = _one_group(_bare(objective), shape)
@@ -30,7 +30,10 @@ def importance(objective: Objective, shape: Shape) -> float | None:
 
 
 def pull(objective: Objective, shape: Shape) -> float | None:
-    """Samples in exact proportion to the policy, whose KL to the reference must fall; rewards are equal."""
+    """Return the error on samples in exact proportion to the policy: its KL to the reference must fall.
+
+    Rewards are equal.
+    """
     if not isinstance(objective, PolicyObjective) or objective.knobs.kl.type == "none":
         return None
     space = moved.exact(shape.seed)

@@ -129,7 +129,7 @@ def logged_rollouts(
 ) -> LoggedRollouts:
     """Return the scored rollouts. `grouped`: also leave out groups with only one rollout left.
 
-    `summary`: run.json next to the table; `vocabulary`: that of the policy's tokenizer.
+    `summary`: run.json next to the table; `vocabulary`: the vocabulary of the policy's tokenizer.
     """
     if summary["vocabulary"] != vocabulary:
         what = "the rollouts were sampled with another tokenizer than the start model's"
@@ -160,7 +160,7 @@ def logged_rollouts(
 
 
 def check_groups(config: OfflineConfig, logged: LoggedRollouts, where: str) -> None:
-    """Refuse an advantage that the groups are too small for."""
+    """Raise an error if the groups are too small for the advantage."""
     if reason := group_refusal(config, max(size for _, size in logged.groups)):
         raise ParamsError(what=reason, where=where, fix="The rollouts have no larger group")
 

@@ -15,7 +15,7 @@ FEWER: Final = ("gives away {n} of them", "loses {n} of them", "sells {n} of the
 
 @dataclass(frozen=True)
 class Range:
-    """How difficult a problem is."""
+    """The size of a problem."""
 
     fewest: int
     most: int
@@ -37,7 +37,7 @@ Draw = Callable[[random.Random, Range], Problem]
 
 
 def draw_sum(rng: random.Random, size: Range) -> Problem:
-    """Numbers added and subtracted, with no result below 0."""
+    """Return a sum of numbers added and subtracted, with no result below 0."""
     terms, working = _chain(rng, size)
     written = str(terms[0]) + "".join(f" {'+' if term >= 0 else '-'} {abs(term)}" for term in terms[1:])
     asked = rng.choice(("What is {}?", "Calculate {}.", "Work out {}.", "How much is {}?"))
@@ -45,7 +45,7 @@ def draw_sum(rng: random.Random, size: Range) -> Problem:
 
 
 def draw_story(rng: random.Random, size: Range) -> Problem:
-    """Somebody has some things, and gets more or gives some away."""
+    """Return a story: somebody has some things, and gets more or gives some away."""
     terms, working = _chain(rng, size)
     name, items = rng.choice(NAMES), rng.choice(ITEMS)
     changes = [rng.choice(MORE if term >= 0 else FEWER).format(n=abs(term)) for term in terms[1:]]
@@ -56,7 +56,7 @@ def draw_story(rng: random.Random, size: Range) -> Problem:
 
 
 def draw_product(rng: random.Random, size: Range) -> Problem:
-    """Return two numbers multiplied; the working adds up."""
+    """Return a product of two numbers."""
     left, right = (rng.randint(2, size.largest) for _ in range(2))
     working = (f"{left} * {right} = {left * right}",)
     asked = rng.choice(("What is {} times {}?", "Multiply {} by {}.", "What is the product of {} and {}?"))
@@ -79,7 +79,7 @@ def draw_sequence(rng: random.Random, size: Range) -> Problem:
 
 
 def _chain(rng: random.Random, size: Range) -> tuple[list[int], tuple[str, ...]]:
-    """Signed numbers whose running totals are in 0..largest, and the equation of each step."""
+    """Return signed numbers whose running totals are in 0..largest, and the equation of each step."""
     terms, working = [rng.randint(1, size.largest)], []
     for _ in range(rng.randint(size.fewest, size.most) - 1):
         total = sum(terms)

@@ -46,7 +46,7 @@ class ArithmeticParams(Counts):
 
 
 def _tables(draw: Draw, params: ArithmeticParams) -> dict[Kind, pl.DataFrame]:
-    """Return the tables `chat` and `prompts`; each part has a random stream of its own."""
+    """Return the tables `chat` and `prompts`. Each part has its own random stream."""
     note(seed=params.seed)
     sizes = params.sizes()
     chat = [
@@ -71,7 +71,7 @@ def _prompt(problem: Problem) -> list[dict[str, str]]:
 
 
 def _demonstrations(draw: Draw, params: ArithmeticParams, split: Split, size: int) -> Iterator[tuple[Problem, str]]:
-    """Problems with their answers, a share of them with working."""
+    """Yield problems with their answers. Some answers show the working."""
     rng = random.Random(f"{params.seed}:worked:{split}")
     for problem in _problems(draw, params, "chat", split, size):
         working = problem.working if rng.random() < params.worked_share else ()
@@ -84,7 +84,10 @@ def _problems(draw: Draw, params: ArithmeticParams, kind: Kind, split: Split, si
 
 
 def _task(draw: Draw) -> Task:
-    """A task whose answer is the last number, so that a model that was never trained on the form is judged fairly."""
+    """Return a task whose answer is the last number.
+
+    A model that was never trained on the form is then judged fairly.
+    """
     generator = Generator(ArithmeticParams, ("chat", "prompts"), partial(_tables, draw))
     return Task(generator, reward_options={"correct": {"find": "last"}, "format": {"after": MARK}})
 

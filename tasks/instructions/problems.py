@@ -52,7 +52,7 @@ KINDS: Final = (
 
 @dataclass(frozen=True)
 class Problem:
-    """A prompt; problems with the same key are the same."""
+    """A prompt. Problems with the same key are the same."""
 
     key: str
     question: str

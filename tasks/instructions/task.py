@@ -29,7 +29,7 @@ class InstructionsParams(Counts):
 
 
 def _tables(params: InstructionsParams) -> dict[Kind, pl.DataFrame]:
-    """Return the tables `chat` and `prompts`; each part has a random stream of its own."""
+    """Return the tables `chat` and `prompts`. Each part has its own random stream."""
     note(seed=params.seed)
     rng, sizes = random.Random(f"{params.seed}:demonstrations"), params.sizes()
     chat = [
@@ -66,7 +66,7 @@ def _problems(params: InstructionsParams, kind: Kind, split: Split, size: int) -
 
 
 def _metrics(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:  # noqa: ARG001
-    """Return the share of all instructions that were followed, next to the share of prompts."""
+    """Return the share of all instructions that were followed."""
     found = [followed(one, rollout.text) for rollout in rollouts for one in rollout.prompt.info.get("instructions", ())]
     return {"instructions_followed": sum(found) / len(found)} if found else {}
 

@@ -27,14 +27,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Problem:
-    """A function to write; problems with the same key are the same."""
+    """A function to write. Problems with the same key are the same."""
 
     kind: ProblemKind
     steps: tuple[Step, ...]
 
     @property
     def key(self) -> str:
-        """Its kind and steps."""
+        """The kind and the steps."""
         return f"{self.kind}:{'; '.join(step.words for step in self.steps)}"
 
     @property
@@ -48,7 +48,7 @@ class Problem:
         return "\n".join(["def f(x):", *(f" {step.line}" for step in self.steps), " return x"])
 
     def tests(self) -> str:
-        """Assertions on inputs that the problem's key decides."""
+        """Return assertions. The problem's key decides their inputs."""
         rng = random.Random(self.key)
         return "\n".join(f"assert f({given!r}) == {self(given)!r}" for given in _inputs(rng, self.kind))
 

@@ -41,7 +41,7 @@ class ProgramsParams(Counts):
 
 
 def _tables(params: ProgramsParams) -> dict[Kind, pl.DataFrame]:
-    """Return the tables `corpus`, `chat` and `prompts`; each part has a random stream of its own."""
+    """Return the tables `corpus`, `chat` and `prompts`. Each part has its own random stream."""
     note(seed=params.seed)
     sizes = params.sizes()
     chat = [
@@ -80,7 +80,7 @@ def _info(problem: Problem) -> dict[str, str]:
 
 
 def _documents(params: ProgramsParams) -> Iterator[dict[str, str]]:
-    """Different pages of right programs for problems of the train split."""
+    """Yield different pages of right programs for problems of the train split."""
     seen: set[str] = set()
     sizes: dict[Split, int] = {"train": params.documents, "heldout": params.heldout_documents}
     for split, size in sizes.items():
@@ -104,7 +104,7 @@ def _page(rng: random.Random, params: ProgramsParams) -> str:
 
 
 def _demonstrations(params: ProgramsParams, split: Split, size: int) -> Iterator[tuple[Problem, str]]:
-    """Problems with programs, a share of them wrong."""
+    """Yield problems with programs. Some programs are wrong."""
     rng = random.Random(f"{params.seed}:flawed:{split}")
     for problem in _problems(params, "chat", split, size):
         wrong = rng.random() < params.flawed_share

@@ -1,4 +1,4 @@
-"""The value of an arithmetic expression, by a parser of its own: nothing is evaluated as Python."""
+"""The value of an arithmetic expression. The parser is written here, so that nothing is evaluated as Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TOKENS: Final = re.compile(r"\s*(?:([0-9]+)|([-+*/()]))")
 
 
 def calculate(expression: str) -> Fraction:
-    """Return the exact value of an expression of whole numbers, + - * / and parentheses; ValueError if it has none."""
+    """Return the exact value of an expression of whole numbers, + - * / and parentheses, or raise ValueError."""
     if len(expression) > LONGEST:
         raise ValueError(f"longer than {LONGEST} characters")
     tokens, end = [], 0

@@ -31,7 +31,7 @@ class TurnsParams(Counts):
 
 @dataclass(frozen=True)
 class Problem:
-    """What the policy is asked."""
+    """A question to the policy."""
 
     key: str
     question: str
@@ -45,14 +45,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Game:
-    """How problems are drawn, and how demonstrations and transcripts continue them."""
+    """Functions that draw problems and continue them as demonstrations and transcripts."""
 
     draw: Callable[[random.Random], Problem]
     demonstrate: Callable[[random.Random, Problem], Sequence[Message]]
     transcribe: Callable[[random.Random, Problem], Sequence[Message]]
 
     def tables(self, params: TurnsParams) -> dict[Kind, pl.DataFrame]:
-        """Return the tables `corpus`, `chat` and `prompts`; each part has a random stream of its own."""
+        """Return the tables `corpus`, `chat` and `prompts`. Each part has its own random stream."""
         note(seed=params.seed)
         sizes = params.sizes()
         documents: dict[Split, int] = {"train": params.documents, "heldout": params.heldout_documents}
@@ -63,7 +63,7 @@ class Game:
         }
 
     def _document(self, rng: random.Random, split: Split) -> dict[str, Any]:
-        """Transcripts without roles; held-out documents are of training problems too."""
+        """Return transcripts without roles. Held-out documents contain training problems too."""
         problems = [self._problem(rng, "train") for _ in range(PAGE)]
         turns = [turn for problem in problems for turn in (problem.prompt, *self.transcribe(rng, problem))]
         return {"split": split, "text": "\n".join(turn["content"] for turn in turns)}
@@ -89,7 +89,7 @@ Row = Callable[[random.Random, Split], dict[str, Any]]
 
 
 def _rows(seed: int, kind: Kind, sizes: dict[Split, int], row: Row) -> Iterator[dict[str, Any]]:
-    """Different rows of each split."""
+    """Yield different rows of each split."""
     seen: set[str] = set()
     for split, size in sizes.items():
         rng, before = random.Random(f"{seed}:{kind}:{split}"), len(seen)

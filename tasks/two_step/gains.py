@@ -1,4 +1,4 @@
-"""What a gain on the miniature consists of: showing the working more often, or being right more often."""
+"""The two parts of a gain on the miniature: showing the working more often, and being right more often."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ Figures = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Gain:
-    """What the share of right answers gained over the reference, split into exact parts."""
+    """The gain in the share of right answers over the reference, split into exact parts."""
 
     total: float
     by_working: float
-    """From showing working more often."""
+    """The part from showing working more often."""
     by_accuracy: float
-    """From being right more often, with working and without."""
+    """The part from being right more often, with working and without."""
 
     @property
     def share(self) -> float:
-        """The part of the total that comes from showing working more often."""
+        """The share of the total that comes from showing working more often."""
         return self.by_working / self.total
 
 
 def gain(before: Figures, after: Figures) -> Gain:
-    """`p = w a + (1 - w) b`, hence `dp = dw mean(a - b) + mean(w) da + mean(1 - w) db`, exactly."""
+    """Return the parts of a gain.
+
+    `p = w a + (1 - w) b`, so `dp = dw mean(a - b) + mean(w) da + mean(1 - w) db`, exactly.
+    """
     (w0, a0, b0), (w1, a1, b1) = _parts(before), _parts(after)
     total = after["score"] - before["score"]
     by_working = (w1 - w0) * ((a0 - b0) + (a1 - b1)) / 2
@@ -36,7 +39,8 @@ def gain(before: Figures, after: Figures) -> Gain:
 def explain_gain(name: str, before: Sequence[Figures], after: Sequence[Figures]) -> str:
     """Return how much of a policy's gain comes from more working, and how much from better answers.
 
-    Of several trainings it is the mean over their pairs: means of trainings alone do not make up the mean score.
+    With several trainings it is the mean over their pairs, because means of trainings alone do not make up the mean
+    score.
     """
     pairs = [gain(one, other) for one in before for other in after]
     found = Gain(*(fmean(values) for values in zip(*map(astuple, pairs), strict=True)))

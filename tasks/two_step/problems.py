@@ -37,7 +37,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Problem:
-    """A kind and its numbers; 'more' and 'fewer' add b's holder, who has a+b or a-b, to the a of the first."""
+    """A kind and its numbers.
+
+    In 'more' and 'fewer' the first person has a, the second has a+b or a-b, and both are added.
+    """
 
     kind: ProblemKind
     numbers: tuple[int, ...]
@@ -86,7 +89,7 @@ def by_kind(problems: Iterable[Problem]) -> dict[ProblemKind, list[Problem]]:
 
 
 def draw_distinct(rng: random.Random, pool: Mapping[ProblemKind, Sequence[Problem]], count: int) -> list[Problem]:
-    """`count` different problems, kinds by `KIND_SHARES` as long as each lasts."""
+    """Return `count` different problems, with kinds by `KIND_SHARES` as long as each lasts."""
     left = {kind: rng.sample(problems, len(problems)) for kind, problems in pool.items()}
     drawn: list[Problem] = []
     while len(drawn) < count:

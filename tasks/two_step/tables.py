@@ -93,14 +93,14 @@ def two_step(params: TwoStepParams) -> dict[Kind, pl.DataFrame]:
 
 
 class _Task:
-    """One draw of the task; every part has a random stream of its own, so that sizes do not disturb each other."""
+    """One draw of the task. Every part has its own random stream, so that sizes do not disturb each other."""
 
     def __init__(self, params: TwoStepParams) -> None:
         self.params = params
 
     @cached_property
     def pools(self) -> Mapping[Split, Mapping[ProblemKind, list[Problem]]]:
-        """Every problem by split and kind; the split is the problem's own, whatever the seed."""
+        """Every problem by split and kind. A problem's split does not depend on the seed."""
         problems: dict[Split, list[Problem]] = {"train": [], "heldout": [], "test": []}
         for problem in all_problems(self.params.operand_max, self.params.result_max):
             problems[self._split(problem.key)].append(problem)
@@ -163,7 +163,7 @@ class _Task:
         return rng.choice(pool[draw_kind(rng, list(pool))])
 
     def _chain(self, rng: random.Random) -> list[Step]:
-        """Equations of which no two neighbours are the working of a problem outside the train split."""
+        """Return equations. No two neighbours are the working of a problem outside the train split."""
         steps = list(self._any_train(rng).steps)
         for _ in range(rng.randint(0, self.params.chain_length - 2)):
             candidates = self._next_steps(steps[-1].result)

@@ -32,7 +32,7 @@ _COMPARISONS: Final = (
 
 
 def question(rng: random.Random, problem: Problem) -> str:
-    """Return the problem in words; its numbers in order, and no others, occur in the text."""
+    """Return the problem in words. The text contains its numbers in order, and no others."""
     name, other = rng.sample(_NAMES, 2)
     words = {"name": name, "other": other, "things": rng.choice(_THINGS), "holders": rng.choice(_HOLDERS)}
     first, second = (_verb(rng, step) for step in problem.steps)
@@ -44,7 +44,10 @@ def question(rng: random.Random, problem: Problem) -> str:
 
 
 def demonstration(rng: random.Random, problem: Problem, *, terse_share: float, unmarked_share: float) -> str:
-    """Return an answer in GSM8K's format, `8-8=0 / 0+6=6 / #### 6`; mixed on purpose, to leave something to improve."""
+    """Return an answer in GSM8K's format, `8-8=0 / 0+6=6 / #### 6`.
+
+    The forms vary on purpose: training can improve them.
+    """
     working = [] if rng.random() < terse_share else [str(step) for step in problem.steps]
     mark = "" if rng.random() < unmarked_share else "#### "
     return "\n".join([*working, f"{mark}{problem.answer}"])
@@ -87,7 +90,7 @@ def narrated_document(rng: random.Random, step: Step) -> str:
 
 
 def chained_document(steps: list[Step]) -> str:
-    """Equations, each of which continues from the result of the one before."""
+    """Return equations, each of which continues from the result of the one before."""
     return "\n".join(str(step) for step in steps)
 
 
