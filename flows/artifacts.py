@@ -62,7 +62,7 @@ def rows_of(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[di
 
 
 def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> None:
-    """Create the artifacts of the current flow run. What it has not made is empty, not taken from an earlier run."""
+    """Create the artifacts of the current flow run. What this run has not made is left empty."""
     from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
     rows = sorted(rows_of(stages, outcomes), key=lambda row: _FIRST.get(row["state"], len(_FIRST)))

@@ -36,7 +36,7 @@ Executor = Literal["local", "workers", "ray", "dask"]
 
 
 class Needs(Params):
-    """What a stage needs to run: the keys in dvc.yaml's `meta` that flows read."""
+    """The requirements of a stage: the keys in dvc.yaml's `meta` that flows read."""
 
     gpus: int = Field(default=0, ge=0, description="GPU slots that the stage occupies while it runs")
     retries: int = Field(default=0, ge=0, description="Retries after a failure")

@@ -141,10 +141,7 @@ class HeldoutLoss:
         return Measured(values_I.numpy(), values_I.numpy(), figures)
 
     def _compared(self) -> Batch:
-        """Return the items.
-
-        For pairs that are compared with each other, add what the present weights compare each with.
-        """
+        """Return the items. If pairs are compared with each other, add the other side, from the present weights."""
         if not {"side", "step_start_logp"} <= self._objective.needs:
             return self._batch
         batch = self._models.add_scored_columns(self._batch, self._objective.needs)

@@ -89,7 +89,7 @@ class Attach(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainedAdapter:
-    """What a model with an adapter stores: the frozen model's folder, the options and peft's own config."""
+    """The stored parts of a model with an adapter: the frozen model's folder, the options and peft's config."""
 
     base: Path
     options: LoraOptions

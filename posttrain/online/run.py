@@ -179,7 +179,10 @@ def given(sampler: Sampler) -> Iterator[Sampler]:
 
 
 class _Patience(NoWatch):
-    """Ends the loop when the monitor's patience is used up. Another watch continues to work."""
+    """A watch that ends the loop when the monitor's patience is used up.
+
+    It also passes every call on to another watch.
+    """
 
     def __init__(self, monitor: RewardMonitor, watch: Watch) -> None:
         self._monitor, self._watch = monitor, watch

@@ -28,7 +28,7 @@ Several = Annotated[Rewards, AfterValidator(_two_or_more)]
 
 
 class CascadeOptions(Params):
-    """A list of rewards. Each scores what the reward before it could not."""
+    """A list of rewards. Each one scores what the reward before it could not score."""
 
     of: Several = Field(description="rewards in order, as in `reward`")
     unsure: dict[str, list[float]] = Field(

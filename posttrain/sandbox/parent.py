@@ -107,10 +107,10 @@ class Process:
 
 
 class Sandbox:
-    """Forks programs from a process that is isolated from this one. If it is not `alive`, create another.
+    """A process, isolated from this one, that starts programs. If it is not `alive`, create another.
 
-    `found` has, for each kernel mechanism, why it is missing, or an empty text. Unless `refuses` is set, the available
-    ones are sufficient.
+    `found` maps each kernel mechanism to the reason why it is missing, or to an empty text. Unless `refuses` is set,
+    the mechanisms that exist are sufficient.
     """
 
     def __init__(self, isolated: bool = True, refuses: bool = True) -> None:  # noqa: FBT001, FBT002

@@ -14,7 +14,7 @@ from posttrain.models.forward.forward import Scoring, hidden_states, runs_in_row
 
 @dataclass(frozen=True)
 class LayerSize:
-    """What a layer caches per token, and for how many tokens of a completion."""
+    """The numbers that a layer caches per token, and its window; None: it caches all tokens."""
 
     numbers: int
     window: int | None

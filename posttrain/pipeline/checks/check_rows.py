@@ -274,7 +274,7 @@ def _call_rewards(named: list[_Named], found: Mapping[str, FirstRows]) -> tuple[
 
 
 def _call_reward(named: _Named, rows: FirstRows | None) -> tuple[str, bool] | None:
-    """Return what a reward's call gives if it is not a score, and whether that is the reward's fault."""
+    """Call a reward. Return an error or a note, and whether it is the reward's fault; None if it scored."""
     where, reward = f"{named.where}: reward '{named.name}'", named.term.reward
     if reward.isolated is not True:
         return f"note: {where} was not called: it runs in the stage's own process", False

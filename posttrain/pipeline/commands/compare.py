@@ -61,7 +61,7 @@ def run(arguments: Namespace) -> str:
 
 
 def _typed(arguments: Namespace) -> str:
-    """Return the part of the command line that says what is compared."""
+    """Return the names and options of the comparison as typed on the command line."""
     options = {name: getattr(arguments, name) for name in ("policy", "against", "table", "metric")}
     pairs = [*((name, given) for name, given in options.items() if given), *(("task", one) for one in arguments.task)]
     words = [word for name, given in pairs for word in (f"--{name}", given)]

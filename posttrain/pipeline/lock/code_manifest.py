@@ -70,7 +70,7 @@ PACKAGES: Final = {
     "torch": ("torch", "numpy"),
     "transformers": ("transformers", "tokenizers", "safetensors", "torch", "numpy"),
 }
-"""Import -> the packages that decide what it computes."""
+"""Import -> the packages that decide its results."""
 
 PRELOADED: Final[set[str]] = set()
 """Modules that a process imported before it became a stage, e.g. in tests that fork."""

@@ -45,7 +45,7 @@ class OwnCommand(Params):
 
 @contextmanager
 def written_by(params: OwnCommand, section: str, output: Path, start: Path | None, data: Path | None) -> Iterator[Path]:
-    """Run the command and yield a temporary folder with what it wrote: `out` and `metrics.csv`.
+    """Run the command and yield a temporary folder with its files, `out` and `metrics.csv`.
 
     The folder is next to `output`, the run's own folder.
     """

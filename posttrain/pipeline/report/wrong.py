@@ -52,7 +52,7 @@ def ends_with(completion: str, answer: str) -> bool:
 
 
 class Asked:
-    """Says which requirement of a reward was missed, for rewards that are cheap to compute again."""
+    """The reasons why rollouts did not score 1, from rewards that are cheap to compute again."""
 
     def __init__(self, settings: Settings) -> None:
         own = group_of(settings, "evaluate.settings")

@@ -32,7 +32,7 @@ from posttrain.train.checkpoint import (
 )
 
 ASKED, ACCEPTED = "asked.json", "accepted.json"
-"""What would have resumed another maker's checkpoint, and what a person has accepted for resuming."""
+"""The texts that would have let checkpoints of another maker resume, and the texts that a person has accepted."""
 
 
 @phase("load")

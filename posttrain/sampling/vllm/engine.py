@@ -69,7 +69,7 @@ def opened(
 
 
 def check() -> None:
-    """Raise if this host lacks what its servers or servers on other hosts need."""
+    """Raise if this host lacks something that its servers, or servers on other hosts, need."""
     hosts = set(server_hosts(1 + len(os.environ.get(HOSTS, ""))))
     if None in hosts:
         engine_command()

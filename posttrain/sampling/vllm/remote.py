@@ -19,7 +19,7 @@ class Remote:
     process: Callable[..., EngineProcess]
     """(host, options, environment, first=process or None, number=0) -> a server there, with EngineProcess's methods."""
     check: Callable[[], object]
-    """Raises an EngineError if this host lacks what it needs."""
+    """Raise an EngineError if this host lacks something that a server needs."""
 
 
 REMOTES: Final[Listing[Remote]] = Listing("", "", group="engines.hosts", adopt=instance(Remote))
