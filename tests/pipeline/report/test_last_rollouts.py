@@ -13,9 +13,10 @@ from posttrain.pipeline.report.last_rollouts import last_rollouts
 
 def row(number: int, draw: int, sample: int, **more: Any) -> dict[str, Any]:
     scores = [{"name": "correct", "value": 1.0, "status": "ok"}, {"name": "bad", "value": 0.0, "status": "error"}]
-    given = {"round": number, "draw": draw, "prompt_id": "p", "problem": "the problem", "sample": sample,
-             "finish": "stop",              "length": 1, "reward": 0.25,
-            "scores": scores, "completion": f"text {sample} <b>"}  # fmt: skip
+    given = {
+        "round": number, "draw": draw, "prompt_id": "p", "problem": "the problem", "sample": sample, "finish": "stop",
+        "length": 1, "reward": 0.25, "scores": scores, "completion": f"text {sample} <b>",
+    }  # fmt: skip
     return {**given, **more}
 
 
