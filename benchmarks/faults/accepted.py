@@ -18,6 +18,7 @@ ACCEPTED: tuple[tuple[str, str], ...] = (
         "a model from elsewhere has no manifest; its config is checked",
     ),
     (r"parameters: data\.samples\.\w+\.(min|pass)_score = -1$", "rewards may be negative"),
+    (r"parameters: online\.runs\.\w+\.rollout\.pass_rates\.pass_score = -1$", "rewards may be negative"),
     (r"parameters: data\.samples\.\w+\.steps\.separator = ", "any text may stand between two steps"),
     (r"parameters: evaluate\.settings\.must_not_fall = \[\]$", "no metric is guarded"),
     (r"parameters: base\.folders\.mine\.path = models/reward/main!$", "a reward model may be imported"),
