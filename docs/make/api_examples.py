@@ -78,7 +78,7 @@ class Power(posttrain.losses.Options):
 """,
     "posttrain.losses.PaddedBatch": """
 def mine(batch: posttrain.losses.PaddedBatch) -> torch.Tensor:
-    return -(batch.logp * batch.advantage * batch.mask).sum() / batch.step_tokens
+    return -(batch.logp * batch.advantage * batch.mask).sum() / batch.step_tokens * batch.ranks
 """,
     "posttrain.losses.Tokens": """
 def term(tokens: posttrain.losses.Tokens, options: posttrain.losses.Options) -> torch.Tensor:
@@ -145,11 +145,13 @@ def score_fn(options: NoOptions, context: Context) -> ScoreFn:
     "posttrain.rewards.Examples": """
 from posttrain.rewards import Examples, Prompt
 
+
 def examples(prompt: Prompt, options: NoOptions) -> Examples:
     return Examples(right=[prompt.answer], wrong=[f"{prompt.answer}0"])
 """,
     "posttrain.rewards.NoOptions": """
 from posttrain.rewards import NoOptions, rule
+
 
 @rule(NoOptions)
 def polite(rollout: Rollout, options: NoOptions) -> float:
@@ -178,9 +180,11 @@ def short(rollout: Rollout, options: Limit) -> float:
 class Size(posttrain.tasks.Params):
     rows: int = 4
 
+
 def prompts_of(params: Size) -> dict[str, pl.DataFrame]:
     made = [{"problem": str(n), "prompt": f"{n}+1", "answer": str(n + 1), "split": "train"} for n in range(params.rows)]
     return {"prompts": pl.DataFrame(made)}
+
 
 generator = posttrain.tasks.Generator(Size, ("prompts",), prompts_of)
 """,

@@ -131,7 +131,7 @@ class PaddedBatch:
 class PaddedLoss:
     """A loss for another trainer, to be tested by `posttrain laws`: the value that it calls `backward` on.
 
-    Example: `mine = PaddedLoss(lambda batch: -(batch.logp * batch.advantage * batch.mask).sum() / batch.step_tokens)`
+    Example: `mine = PaddedLoss(lambda b: -(b.logp * b.advantage * b.mask).sum() / b.step_tokens * b.ranks)`
     """
 
     loss: Callable[[PaddedBatch], Tensor]
