@@ -34,8 +34,8 @@ def test_names_of_models() -> None:
     assert said("sft/a") == "" and said("reward/r", scores=True) == "" and said("reward/r", scores=None) == ""
     assert "no run makes this model. Did you mean 'sft/a'" in said("sft/aa")
     assert "the run that made it was removed or renamed" in said("sft/gone")
-    assert "a reward model generates no text" in said("reward/r")
-    assert "it gives no scores" in said("sft/a", scores=True)
+    assert ": a reward model generates no text. " in said("reward/r")
+    assert ": it gives no scores. " in said("sft/a", scores=True)
 
 
 def test_names_of_tables() -> None:
