@@ -20,7 +20,7 @@ def test_a_mixture_of_experts() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ValueError, match="no even multiple of heads"):
+    with pytest.raises(ValueError, match="not an even multiple of heads"):
         ScratchParams(width=32, heads=3)
     with pytest.raises(ValueError, match="are fewer than experts_per_token"):
         ScratchParams(experts=1)

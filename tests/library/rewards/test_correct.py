@@ -112,7 +112,7 @@ def test_answers_that_it_cannot_read_are_named(given: dict[str, Any], answer: st
     [
         ({"answer": "maths"}, "correct.answer"),
         ({"answer": "regex"}, "needs a pattern"),
-        ({"answer": "regex", "pattern": "("}, "no regular expression"),
+        ({"answer": "regex", "pattern": "("}, "not a regular expression"),
         ({"answer": "regex", "pattern": "(a)(b)"}, "has 2 groups"),
         ({"unmarked": True}, "unmarked is an option of answer: math and choice"),
         ({"form": "boxed"}, "form is an option of answer: math and choice"),

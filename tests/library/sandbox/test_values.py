@@ -32,5 +32,5 @@ def test_what_is_no_value() -> None:
     with pytest.raises(NotPlainError, match="more than 1,000,000 values"):
         dumps(iter(range(1_000_001)))
     for text in (["list", 3], ["other", []], {"a": 1}, ["int", "z"]):
-        with pytest.raises(ValueError, match=r"this is no value|invalid literal"):
+        with pytest.raises(ValueError, match=r"this is not a value|invalid literal"):
             loads(json.dumps(text).encode())

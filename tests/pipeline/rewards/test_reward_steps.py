@@ -176,7 +176,7 @@ def test_feedback_is_made_without_pairs_where_nobody_asks_for_pairs() -> None:
     assert tables["feedback"]["label"].to_list() == [True] and "annotator_error" not in figures
     for kinds, said in (
         ("pairs", "no prompt got two samples of different"),
-        ("feedback", "no complete samples of different"),
+        ("feedback", "no complete samples differ in their reward"),
     ):
         with pytest.raises(DataError, match=said):
             made([1.0] * 4, tables=[kinds])

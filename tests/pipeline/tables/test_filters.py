@@ -249,7 +249,7 @@ def test_prompts_by_measured_pass_rate(capsys: pytest.CaptureFixture[str]) -> No
     hard = check(SamplesRun, {**inputs, **settings, "pass_rate": [0.6, 0.9]}, where="here")
     with pytest.raises(DataError, match=r"no training prompt has a pass rate in \[0.6, 0.9\]"):
         sampled_tables(hard, "here", rows, [], rewards)
-    with pytest.raises(ParamsError, match="no shares in order"):
+    with pytest.raises(ParamsError, match="are not shares in order"):
         check(SamplesRun, {**inputs, "pass_rate": [0.9, 0.1]}, where="here")
 
 

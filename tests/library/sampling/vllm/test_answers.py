@@ -52,7 +52,7 @@ def test_a_completion() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_completion(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="not those of a whole completion"):
+    with pytest.raises(ValueError, match="do not form a whole completion"):
         read_completion(choice(**changes), [1, 2], SamplingParams(max_tokens=4), STOPS, tiny_model())
 
 
