@@ -46,7 +46,7 @@ def test_entries() -> None:
         ({"surrogate": "gspo", "advantage": "gae"}, "differs from token to token"),
         ({"surrogate": "dppo_tv", "correction": "truncate"}, "count the sampler's difference twice"),
         ({"kl": {"type": "loss", "beta": 0.1, "estimator": "k1"}}, "has a gradient of expectation 0"),
-        ({"kl": REWARD_KL, "advantage": "gdpo"}, "a KL penalty is no reward"),
+        ({"kl": REWARD_KL, "advantage": "gdpo"}, "a KL penalty is not a reward"),
         ({"kl": REWARD_KL, "advantage": "maxrl"}, "needs rewards >= 0"),
         ({"kl": REWARD_KL, "advantage": "gae"}, "takes its rewards per token"),
         ({"kl": TOKEN_KL}, "compares one number per sequence"),

@@ -42,7 +42,7 @@ def test_name_of(text: str, name: str | None) -> None:
 
 
 def test_names_that_are_refused() -> None:
-    with pytest.raises(Unreadable, match="not that of the answer"):
+    with pytest.raises(Unreadable, match="a name other than the answer"):
         name_of(tokens("half"))
     with pytest.raises(Unreadable, match="unusual order"):
         name_of(tokens("(y,x)"))
