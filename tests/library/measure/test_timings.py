@@ -32,7 +32,8 @@ def test_paths() -> None:
     assert timings_path("online@grpo") == Path("timings/online/grpo.json")
 
 
-def test_the_table_has_the_longest_stage_first(tmp_path: Path) -> None:
+def test_the_table_has_the_longest_stage_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     written(tmp_path, "short", 1.0)
     written(tmp_path, "long", 9.0)
     lines = timings_table(tmp_path).splitlines()
