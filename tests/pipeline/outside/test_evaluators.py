@@ -12,6 +12,7 @@ from posttrain.pipeline.outside.evaluators import EVALUATORS, documents_table, e
 
 
 def test_evaluator_of() -> None:
+    pytest.importorskip("posttrain.plugins.lm_eval")
     assert evaluator_of({}, "a") is evaluator_of(None, "a") is EVALUATORS["lm_eval"]
     assert evaluator_of({"evaluator": "lm_eval"}, "a") is EVALUATORS["lm_eval"]
     with pytest.raises(ParamsError, match="'other' is unknown"):

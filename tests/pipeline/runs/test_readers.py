@@ -9,6 +9,7 @@ from posttrain.pipeline.runs.readers import READERS, Format
 
 
 def test_formats() -> None:
+    pytest.importorskip("posttrain.plugins.rollouts")
     assert {"trl", "prime_rl", "inspect"} <= set(READERS) and callable(READERS["trl"])
     assert TypeAdapter(Format).validate_python("trl") == "trl"
     with pytest.raises(ValueError, match="'trll' is unknown"):
