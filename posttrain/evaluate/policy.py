@@ -95,7 +95,7 @@ class PolicyEvaluation:
         config, policy, reference = self.config, self.policy, self.reference
         if reference is None:
             return {}
-        if reference == policy.folder and not config.context:
+        if policy.folder != Path() and reference == policy.folder and not config.context:
             return {"kl_k1": 0.0, "kl_k3": 0.0}
         if config.sampling.truncates:
             what = "no KL to the reference: top_p or top_k leave out tokens, which the log-probs are over"

@@ -139,3 +139,12 @@ def test_likelihoods_of_pairs_options_and_texts(model: tuple[Any, Any], tmp_path
         posttrain.evaluate_likelihood(tmp_path / "model", None, text, "corpus")
     with pytest.raises(ParamsError, match="unknown kind"):
         posttrain.evaluate_likelihood(policy, tokenizer, pairs, "chat")  # type: ignore[arg-type]
+
+
+def test_a_reference_in_the_current_folder_is_not_taken_for_the_policy(
+    model: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of the caller's has no folder, and `Path() == Path(".")`."""
+    monkeypatch.chdir(tiny_folder(tmp_path / "other", seed=9))
+    found = posttrain.evaluate_model(*model, PROMPTS, starts_with_a, samples=2, max_tokens=3, reference=".")
+    assert found.metrics["kl_k3"] > 0
