@@ -225,7 +225,7 @@ cpu: env ## train the smoke base with the instructions of old CPUs, AVX2 and AVX
 	$(BIN)/python -m tests.cpu
 
 faults: env ## kill stages, edit and damage files, cut the power, and write docs/reports/faults.md (hours; resumable in part)
-	$(BIN)/python -m benchmarks.faults.report --kills $(KILLS)
+	$(BIN)/python -m benchmarks.faults.report --kills $(KILLS) --first $(FIRST)
 
 fuzz: env ## give every stage bad input and write docs/reports/fuzz.md (about 15 minutes)
 	$(BIN)/python -m benchmarks.faults.fuzz

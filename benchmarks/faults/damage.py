@@ -168,13 +168,13 @@ FAULTS: dict[str, tuple[Callable[[Bench, int], bool], int, str]] = {
 """Name -> (the fault, by how much rarer than a kill it is tried, how it is survived)."""
 
 
-def damaged(server: Server, smoke: Path, folder: Path, count: int) -> dict[str, dict[str, Any]]:
+def damaged(server: Server, smoke: Path, folder: Path, count: int, first: int = 0) -> dict[str, dict[str, Any]]:
     """Try every fault; how often each was tried and survived."""
     bench, found = Bench(server, smoke, folder), {}
     for name, (fault, rarer, how) in FAULTS.items():
         if fault is full_tmpfs and not can_mount():
             continue
         tried = max(count // rarer, 1)
-        survived = sum(fault(bench, seed) for seed in range(tried))
+        survived = sum(fault(bench, seed) for seed in range(first, first + tried))
         found[name] = {"tried": tried, "survived": survived, "how": how}
     return found

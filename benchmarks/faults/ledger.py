@@ -53,11 +53,11 @@ def rows(part: str) -> list[Row]:
     return [row for row in found if row["part"] == part and row["code"] == code(part)]
 
 
-def fill(part: str, count: int, trial: Callable[[int], Row], until: float = math.inf) -> list[Row]:
-    """Try a part so many times in all, or until that time; trials that were made before are not made again."""
+def fill(part: str, seeds: range, trial: Callable[[int], Row], until: float = math.inf) -> list[Row]:
+    """Try a part with these seeds, or until that time; trials that were made before are not made again."""
     done, digest = {row["seed"] for row in rows(part)}, code(part)
     LEDGER.parent.mkdir(exist_ok=True)
-    for seed in range(count):
+    for seed in seeds:
         if seed not in done and time.time() < until:
             row = {"part": part, "code": digest, "seed": seed, **trial(seed)}
             with LEDGER.open("a", encoding="utf-8") as stream:

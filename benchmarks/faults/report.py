@@ -1,6 +1,6 @@
 """Runs the faults and writes docs/reports/faults.md from what was measured.
 
-    python -m benchmarks.faults.report [PART ...] [--kills N] [--stage "online grpo"]
+    python -m benchmarks.faults.report [PART ...] [--kills N] [--first SEED] [--stage "online grpo"]
 
 Parts: stages, dvc, damage, edits, flips, cuts, flows, services, lies; all of them without an argument. The results of
 earlier runs for other parts, or for other stages where one is named, are kept. Of edits, flips, cuts, flows,
@@ -72,28 +72,28 @@ NOT_COVERED = """
 """
 
 
-def measured_stages(smoke: Path, folder: Path, count: int, results: Results, only: str | None) -> None:
+def measured_stages(smoke: Path, folder: Path, count: int, first: int, results: Results, only: str | None) -> None:
     """Kill every stage so many times, or one of them."""
     with Server() as server:
         for stage in [only] if only else kills.STAGES:
             workspace = kills.prepared(smoke, folder / stage.replace(" ", "-"), stage)
-            _put(results, "stages", stage, kills.torture(server, workspace, stage, count, seed=count))
+            _put(results, "stages", stage, kills.torture(server, workspace, stage, count, seed=count + first))
             shutil.rmtree(workspace)
 
 
-def measured_dvc(smoke: Path, folder: Path, count: int, results: Results, _: str | None) -> None:
+def measured_dvc(smoke: Path, folder: Path, count: int, first: int, results: Results, _: str | None) -> None:
     """Kill DVC at each kind of moment, less often than a stage: each takes ten times as long."""
     moments = [moment for moment in dvc_kills.MOMENTS for _ in range(max(count // 20, 1))]
     for stage in dvc_kills.STAGES:
-        _put(results, "dvc", stage, dvc_kills.torture_dvc(smoke, folder / stage, stage, moments, seed=count))
-    restored = dvc_kills.torture_restore(smoke, folder / "restored", max(count // 5, 1), seed=count)
+        _put(results, "dvc", stage, dvc_kills.torture_dvc(smoke, folder / stage, stage, moments, seed=count + first))
+    restored = dvc_kills.torture_restore(smoke, folder / "restored", max(count // 5, 1), seed=count + first)
     _put(results, "dvc", "the whole pipeline, from the run cache", restored)
 
 
-def measured_damage(smoke: Path, folder: Path, count: int, results: Results, _: str | None) -> None:
+def measured_damage(smoke: Path, folder: Path, count: int, first: int, results: Results, _: str | None) -> None:
     """Damage checkpoints, fill the disk, run two at once."""
     with Server() as server:
-        for name, found in damage.damaged(server, smoke, folder, count).items():
+        for name, found in damage.damaged(server, smoke, folder, count, first).items():
             results["damage"][name] = found
             _write(results)
 
@@ -194,6 +194,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--kills", type=int, default=200, help="of each stage")
     longest = "stop after so many minutes; the same command goes on (of the parts that are kept in the ledger)"
     parser.add_argument("--minutes", type=float, default=math.inf, help=longest)
+    parser.add_argument("--first", type=int, default=0, help="the first seed: another one tries other moments")
     parser.add_argument("--stage", choices=kills.STAGES, help="this stage alone")
     chosen = parser.parse_args(arguments)
     until = time.time() + 60 * chosen.minutes
@@ -209,11 +210,11 @@ def main(arguments: list[str]) -> int:
             _run_smoke(smoke)
         for part in parts:
             if part in TRIALS:
-                results[part] = tried(part, Path(place) / part, chosen.kills, until)
+                results[part] = tried(part, Path(place) / part, chosen.kills, until, chosen.first)
                 results["commits"][part] = _commit()
                 _write(results)
             else:
-                measures[part](smoke, Path(place) / part, chosen.kills, results, chosen.stage)
+                measures[part](smoke, Path(place) / part, chosen.kills, chosen.first, results, chosen.stage)
     wrong = [fault for part in ("stages", "dvc") for row in results[part].values() for fault in row["faults"]]
     wrong += [name for name, row in results["damage"].items() if row["survived"] != row["tried"]]
     wrong += [f"{name}: {one}" for part in TRIALS for name, row in results[part].items() for one in row["wrong"]]

@@ -61,15 +61,15 @@ dvc.lock differs.""",
 }
 
 
-def tried(part: str, folder: Path, count: int, until: float = math.inf) -> dict[str, Any]:
-    """Try a part, in proportion to so many kills, or until that time; what came of each of its faults."""
+def tried(part: str, folder: Path, count: int, until: float = math.inf, first: int = 0) -> dict[str, Any]:
+    """Try a part from a first seed, in proportion to so many kills, or until that time; what came of each fault."""
     _, kind, rarer = TRIALS[part]
     if part == "cuts" and (reason := why_not()):
         print(f"cuts: left out: {reason}", flush=True)
         return {}
     folder.mkdir()
     found: dict[str, Any] = {}
-    for row in ledger.fill(part, max(count // rarer, 1), kind(folder).trial, until):
+    for row in ledger.fill(part, range(first, first + max(count // rarer, 1)), kind(folder).trial, until):
         fault = found.setdefault(row["fault"], {"tried": 0, "outcomes": Counter(), "wrong": []})
         fault["tried"] += 1
         fault["outcomes"][row["outcome"]] += 1
