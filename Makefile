@@ -11,6 +11,7 @@ PAGE   := .dvc/plots_page.html
 TESTS  ?= tests
 JOBS   ?= 3
 KILLS  ?= 200
+FIRST  ?= 0
 ROWS   ?= 1000
 OUT    ?= my/gym/prompts.jsonl
 VLLM   ?= vllm==0.30.0
