@@ -23,7 +23,7 @@ from posttrain.pipeline.runs.online import ONLINE, online_run
 from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
 from posttrain.pipeline.runs.training import RunInputs
 from posttrain.train import randomness
-from posttrain.train.loop import train
+from posttrain.train.loop import training_loop
 from posttrain.train.metrics import CsvRecorder
 
 Side = Literal["without", "with"]
@@ -46,7 +46,7 @@ def seconds(run: str, side: Side, rounds: int, place: Path) -> tuple[float, floa
         randomness.seed(params.seed)
         end = rounds * params.rollout.minibatches * params.rollout.epochs
         cpu, wall = time.process_time(), time.perf_counter()
-        steps = train(training, checkpoints, CsvRecorder(place / "plot.csv"), end).rows
+        steps = training_loop(training, checkpoints, CsvRecorder(place / "plot.csv"), end).rows
     if log is not None:
         log.finish(place / "rollouts", steps)
     return time.process_time() - cpu, time.perf_counter() - wall

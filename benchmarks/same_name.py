@@ -83,9 +83,13 @@ def changed(text: str, statement: ast.Return) -> str:
 
 
 def tests_of(file: str) -> list[str]:
-    """Return the test files of the same name; where several rooms have one, those of the file's own room."""
+    """The test files of the same name; where several rooms have one, those of the file's own room.
+
+    `ROOM/__init__.py` and `ROOM/__main__.py` bear the name of their folder.
+    """
     path = Path(file)
-    names = sorted(str(test.relative_to(ROOT)) for test in (ROOT / "tests").rglob(f"test_{path.stem}.py"))
+    name = path.parent.name if path.stem.startswith("__") else path.stem
+    names = sorted(str(test.relative_to(ROOT)) for test in (ROOT / "tests").rglob(f"test_{name}.py"))
     own = [name for name in names if path.parent.name in Path(name).parent.parts]
     return own or names
 

@@ -43,7 +43,7 @@ from posttrain.sampling.sampler import Sampler, SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.batch_sources import BatchSource, Example, WrappedSource, collate
 from posttrain.train.checkpoint import CheckpointData
-from posttrain.train.loop import TrainingParams, TrainingRun, train
+from posttrain.train.loop import TrainingParams, TrainingRun, training_loop
 from posttrain.train.metrics import CsvRecorder, MetricsLog
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams
@@ -131,7 +131,7 @@ def fit(
     update = AdamW({"policy": (models.policy, LEARNING_RATE)}, params, source.steps)
     with tempfile.TemporaryDirectory() as folder:
         run = TrainingRun("benchmark", training, objective, Metered(source, meter), models, update, 0)
-        log = train(run, NoCheckpoints(), CsvRecorder(Path(folder) / "log.csv"))
+        log = training_loop(run, NoCheckpoints(), CsvRecorder(Path(folder) / "log.csv"))
         meter.end()
     return log
 

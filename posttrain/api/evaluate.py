@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.api.argument_checks import check_config, model_folder
-from posttrain.api.given import prompts_given, refuse_learned, refuse_unread
-from posttrain.api.own_model import Messages, device_of, our_attention, own_model, text_of
+from posttrain.api.argument_checks import check_config
+from posttrain.api.frozen_models import beside, frozen, scorer_folder
+from posttrain.api.given import prompts_given
+from posttrain.api.own_model import Messages
 from posttrain.errors import ParamsError
 from posttrain.evaluate.config import EvaluateConfig
 from posttrain.evaluate.intervals import SEED
 from posttrain.evaluate.policy import Evaluation, PolicyEvaluation, refuse_truncation
-from posttrain.models.device import Runtime
-from posttrain.models.master_weights import computing
 from posttrain.rewards.given import terms_given
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rollout import Prompt
-from posttrain.sampling.engines import SampledModel
-from posttrain.sampling.frozen import OpenSampler, ScoredSampling
+from posttrain.sampling.frozen import OpenSampler
 from posttrain.settings.params import check
 
 NAME = "evaluate_model"
@@ -75,18 +72,6 @@ def evaluate_model(
         return PolicyEvaluation(config, policy, asked, other, scored_by, name, where).run(sampler)
 
 
-def scorer_folder(config: ScoredSampling, reward_model: str | Path | None) -> Path | None:
-    """Return the folder of the reward model.
-
-    Reject a reward model that no reward uses, and a reward `model` without one.
-    """
-    if reward_model is None:
-        refuse_learned(config.terms, "Give reward_model: the folder of one")
-        return None
-    refuse_unread(config.terms)
-    return model_folder(reward_model, "reward_model")
-
-
 def _scored_by(reward: Any) -> dict[str, Any]:
     """Return the rewards and metrics of a call. A reward with weight 0 becomes a metric."""
     if reward is None:
@@ -94,34 +79,3 @@ def _scored_by(reward: Any) -> dict[str, Any]:
     terms = terms_given(reward)
     counted = {name: term for name, term in terms.items() if term.counted or term.gate}
     return {"reward": counted, "metrics": {name: term for name, term in terms.items() if name not in counted}}
-
-
-@contextmanager
-def frozen(model: Any, tokenizer: Any, config: ScoredSampling) -> Iterator[SampledModel]:
-    """Yield the policy from `load_frozen`, or the caller's own model, which is restored afterwards."""
-    if isinstance(model, SampledModel):
-        if tokenizer is not None:
-            what, fix = "the policy of load_frozen has its own tokenizer", "Give None"
-            raise ParamsError(what=what, where="tokenizer", fix=fix)
-        yield model
-        return
-    if tokenizer is None:
-        raise ParamsError(what="a model of transformers needs its tokenizer", where="tokenizer", fix="Give it")
-    if config.engine != "builtin":
-        what, fix = "it loads the model itself", "Load it with posttrain.load_frozen(folder, config), and give that"
-        raise ParamsError(what=what, where="config.engine", fix=fix)
-    own = own_model(model)
-    runtime = Runtime(device_of(own))
-    with our_attention(own), computing(own, runtime):
-        yield SampledModel(own, Path(), text_of(own, tokenizer, config.date, config.template), runtime)
-
-
-@contextmanager
-def beside(reference: Any, runtime: Runtime) -> Iterator[Any]:
-    """Yield a reference for an evaluation: a folder, or a model, which is restored afterwards."""
-    if reference is None or isinstance(reference, str | Path):
-        yield reference if reference is None else model_folder(reference, "reference")
-        return
-    other = own_model(reference)
-    with our_attention(other), computing(other, runtime):
-        yield other

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import polars as pl
 
 from posttrain.api.argument_checks import check_config, model_folder, refuse_no_rows, rename_hint
-from posttrain.api.evaluate import beside, frozen
+from posttrain.api.frozen_models import beside, frozen
 from posttrain.api.own_model import Messages
 from posttrain.data.columns import with_ids
 from posttrain.data.layouts import convert, table_of

@@ -18,7 +18,7 @@ from posttrain.data.shown import short_repr
 from posttrain.errors import DataError, ParamsError
 from posttrain.online.config import OnlineConfig, WatchParams
 from posttrain.online.rollout_log import SampleLog
-from posttrain.online.run import OnlineRun, train_on_samples
+from posttrain.online.run import OnlineRun, run_online
 from posttrain.rewards.given import terms_given
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rewards.scorable import scorable_prompts
@@ -90,7 +90,7 @@ def train_online(
         params = config
     _check_corpus(params, corpus)
     named = [algorithm, settings]
-    return trained_on_samples(
+    return online_call(
         model, tokenizer, prompts, params, named, reference=reference, reward_model=reward_model, heldout=heldout,
         sampler=sampler, output=output, checkpoints=checkpoints, recorder=recorder, rollouts=rollouts, on_step=on_step,
         name=name,
@@ -98,7 +98,7 @@ def train_online(
     )  # fmt: skip
 
 
-def trained_on_samples(
+def online_call(
     model: Any, tokenizer: Any, prompts: Sequence[Any], params: OnlineConfig, given: Sequence[Any], *,
     reference: Any | None, reward_model: str | Path | None, heldout: Sequence[Any], sampler: Sampler | None,
     output: str | Path | None, checkpoints: CheckpointStore | None, recorder: Recorder | None,
@@ -124,9 +124,7 @@ def trained_on_samples(
         arguments = [*given, *_read_and_scored(text, asked, params), reference, str(type(sampler)), known_by(scorer)]
         arguments += [repr([(row.prompt, row.rest) for example in shown for row in example.rows])] if shown else []
         store, log = places(name, params, models, output, arguments, checkpoints, recorder)
-        trained = train_on_samples(
-            run, store, log, rollouts=rollouts, sampler=sampler, on_step=on_step, patient=patient
-        )
+        trained = run_online(run, store, log, rollouts=rollouts, sampler=sampler, on_step=on_step, patient=patient)
     save(trained, model, tokenizer, output)
     return trained
 

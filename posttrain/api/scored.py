@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.api.argument_checks import check_config
-from posttrain.api.evaluate import frozen, scorer_folder
+from posttrain.api.frozen_models import frozen, scorer_folder
 from posttrain.api.given import prompts_given
 from posttrain.api.own_model import Messages
 from posttrain.rewards.scorable import scorable_prompts

@@ -16,7 +16,7 @@ from posttrain.api.output import known_by, places, save
 from posttrain.data.parquet import DECODE_ERRORS, decode
 from posttrain.errors import DataError
 from posttrain.online.rollout_log import FORMAT, SUMMARY
-from posttrain.online.stored import LoggedRollouts, OfflineConfig, check_groups, logged_rollouts, train_on_logged
+from posttrain.online.stored import LoggedRollouts, OfflineConfig, check_groups, logged_rollouts, run_offline
 from posttrain.settings.plain import check_format
 from posttrain.text.chat import ChatText
 from posttrain.train.checkpoint import CheckpointStore
@@ -54,7 +54,7 @@ def train_on_rollouts(
         models = replace(models, temperature=logged.temperature)
         given = [known_by(rollouts) if isinstance(rollouts, str | Path) else logged, reference]
         store, log = places(name, params, models, output, given, checkpoints, recorder)
-        trained = train_on_logged(name, params, models, logged, store, log, on_step)
+        trained = run_offline(name, params, models, logged, store, log, on_step)
     save(trained, model, tokenizer, output)
     return trained
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.api.argument_checks import check_config, model_folder
-from posttrain.api.online import trained_on_samples
+from posttrain.api.online import online_call
 from posttrain.api.output import known_by
 from posttrain.api.own_model import Messages, device_of, our_attention, own_model
 from posttrain.api.rows import examples_of, questions_of
@@ -84,7 +84,7 @@ def distill(
         return teachers_of(params, Student(text, rows, asked, questions), named, models.runtime)
 
     with _computing(named.values()):
-        return trained_on_samples(
+        return online_call(
             model, tokenizer, prompts, params, [algorithm, settings, *map(known_by, named.values())],
             reference=reference, reward_model=reward_model, heldout=heldout, sampler=sampler, output=output,
             checkpoints=checkpoints, recorder=recorder, rollouts=rollouts, on_step=on_step, name=name,

@@ -15,7 +15,7 @@ from posttrain.api.output import places, save
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.loading import is_scorer
 from posttrain.supervised.config import SupervisedConfig
-from posttrain.supervised.run import train_on_rows
+from posttrain.supervised.run import run_supervised
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import Example
 from posttrain.train.checkpoint import CheckpointStore
@@ -88,7 +88,7 @@ def train_model(
         measured = _examples(text, heldout, config, "heldout") if len(heldout) else ()
         named = [] if output is None else _given(config, examples, reference)
         store, log = places(name, config, models, output, named, checkpoints, recorder)
-        trained = train_on_rows(name, config, models, text, examples, measured, heldout_table, store, log, on_step)
+        trained = run_supervised(name, config, models, text, examples, measured, heldout_table, store, log, on_step)
     save(trained, model, tokenizer, output)
     return trained
 

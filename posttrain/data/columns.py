@@ -150,10 +150,10 @@ TRAINING_TEXT: Final = ("prompt_ids", "completion", "completion_ids", "mask", "l
 """The same columns in training_rollouts. Every row has its other columns."""
 TRAINING_TOKENS: Final = ("prompt_ids", "completion_ids", "mask", "logps")
 
-KEPT: Final = ("kept_ids", "kept_counts")
+DRAWN_FROM: Final = ("kept_ids", "kept_counts")
 """Columns of training_rollouts if the policy was sampled with top_p or top_k: the tokens that each token was drawn
 from, and their number. They count as text."""
-KEPT_TYPE: Final = pl.List(pl.Int32())
+DRAWN_FROM_TYPE: Final = pl.List(pl.Int32())
 
 OPTIONAL: Final[dict[Kind, dict[str, pl.DataType]]] = {
     "chat": {"score": pl.Float64(), **dict.fromkeys((*TOOL_USE, VARIABLES), pl.String())},
@@ -161,7 +161,7 @@ OPTIONAL: Final[dict[Kind, dict[str, pl.DataType]]] = {
     "pairs": {"subset": pl.String(), VARIABLES: pl.String()},
     "feedback": {VARIABLES: pl.String()},
     "rollouts": {**ROLLOUT_FIGURES, **ROLLOUT_STEPS},
-    "training_rollouts": dict.fromkeys(KEPT, KEPT_TYPE),
+    "training_rollouts": dict.fromkeys(DRAWN_FROM, DRAWN_FROM_TYPE),
 }
 """Last columns that only some tables have: in chat, the reward of a policy's own sample and tool use; in pairs, the
 part of a benchmark."""

@@ -13,10 +13,11 @@ def main() -> int:
     """Check the surrogates and losses of a module. Exit with 1 if a law fails."""
     parser = argparse.ArgumentParser(prog="python -m posttrain.laws", description=check_module.__doc__)
     parser.add_argument("module", metavar="MODULE", help="e.g. my_losses for custom/my_losses.py")
+    parser.add_argument("--all", action="store_true", help="show the laws that hold as well")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args()
     try:
-        print(check_module(arguments.module, as_json=arguments.json))
+        print(check_module(arguments.module, as_json=arguments.json, every=arguments.all))
     except PosttrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -55,26 +55,82 @@ class Verdict(NamedTuple):
         return f"  {self.law:17} {said:16} {self.text}{shown}"
 
 
-def check_module(module: str, *, as_json: bool = False) -> str:
-    """Return a line for each law of each surrogate and loss. Raise if a law fails."""
-    lines, verdicts, notes = list[str](), list[Verdict](), list[str]()
-    for path, make in subjects(module).items():
-        found = [_verdict(path, name, law, make) for name, law in laws_of(make()).items()]
-        told = [f"{path}: {note}" for note in _notes(make())]
-        lines += [path, *(verdict.line() for verdict in found), *(f"  note: {note}" for note in told)]
-        verdicts += found
-        notes += told
-    failed = sum(verdict.holds is False for verdict in verdicts)
-    text = "\n".join(lines)
-    document = {"failed": failed, "laws": [one.plain() for one in verdicts], "notes": notes}
-    if failed:
-        print(text)
-        fix = "docs/algorithms.md says what each law asks for"
-        what = "1 law fails" if failed == 1 else f"{failed} laws fail"
-        error = ParamsError(what=what, where=f"{module}.py", fix=fix)
-        error.document = document
-        raise error
-    return json.dumps(document, indent=2) if as_json else text
+def check_module(module: str, *, as_json: bool = False, every: bool = False) -> str:
+    """Check each surrogate and loss of a module, and show the laws that fail. Raise if one fails.
+
+    `every`: show the laws that hold as well.
+    """
+    checked = [_checked(path, make) for path, make in subjects(module).items()]
+    wrong = [one for one in checked if one.is_wrong]
+    lines = [line for one in checked for line in one.lines(every=every)]
+    document = {
+        "failed": sum(one.failed for one in checked),
+        "losses": [one.plain() for one in checked],
+        "laws": [verdict.plain() for one in checked for verdict in one.verdicts],
+        "notes": [f"{one.path}: {note}" for one in checked for note in one.notes],
+    }
+    if not wrong:
+        return json.dumps(document, indent=2) if as_json else "\n".join(lines)
+    print("\n".join(lines))
+    fix = "docs/algorithms.md says what each law asks for"
+    names = ", ".join(one.name for one in wrong)
+    what = f"laws fail for {len(wrong)} of {len(checked)} surrogates and losses: {names}"
+    error = ParamsError(what=what, where=f"{module}.py", fix=fix)
+    if len(checked) == 1 and wrong[0].error is not None:
+        error = wrong[0].error
+    error.document = document
+    raise error
+
+
+class Checked(NamedTuple):
+    """One surrogate or loss under all laws."""
+
+    path: str
+    verdicts: list[Verdict]
+    notes: list[str]
+    error: ParamsError | None = None
+    """The reason why it cannot be computed."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the module."""
+        return self.path.rpartition(":")[2]
+
+    @property
+    def failed(self) -> int:
+        """The number of laws that fail."""
+        return sum(verdict.holds is False for verdict in self.verdicts)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether a law fails, or it cannot be computed."""
+        return self.failed > 0 or self.error is not None
+
+    def result(self) -> str:
+        """The result in a few words, e.g. 'right: 9 laws hold, 5 do not apply'."""
+        if self.error is not None:
+            return self.error.what
+        applied = sum(verdict.holds is not None for verdict in self.verdicts)
+        left = len(self.verdicts) - applied
+        said = f"WRONG, fails {self.failed} of" if self.failed else "right by"
+        return f"{said} {applied} laws" + (f" ({left} do not apply)" if left else "")
+
+    def lines(self, *, every: bool) -> list[str]:
+        """The lines to show: the result, the laws that fail or all, and the notes."""
+        shown = [verdict.line() for verdict in self.verdicts if every or verdict.holds is False]
+        return [f"{self.path}: {self.result()}", *shown, *(f"  note: {note}" for note in self.notes)]
+
+    def plain(self) -> dict[str, Any]:
+        """The result as JSON data."""
+        return {"subject": self.path, "is_wrong": self.is_wrong, "failed": self.failed, "result": self.result()}
+
+
+def _checked(path: str, make: Callable[[], Subject]) -> Checked:
+    try:
+        verdicts = [_verdict(path, name, law, make) for name, law in laws_of(make()).items()]
+        return Checked(path, verdicts, _notes(make()))
+    except ParamsError as error:
+        return Checked(path, [], [], error)
 
 
 def _verdict(path: str, name: str, law: Law, make: Callable[[], Subject]) -> Verdict:

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from posttrain.data.columns import (
     COLUMNS,
+    DRAWN_FROM,
+    DRAWN_FROM_TYPE,
     ID_LENGTH,
-    KEPT,
-    KEPT_TYPE,
     SCORE,
     TRAINING_TEXT,
     canonical,
@@ -55,10 +55,10 @@ FORMAT: Final = 1
 SUMMARY: Final = "run.json"
 _COLUMNS: Final = {name: dtype for name, dtype in COLUMNS["training_rollouts"].items() if name != "id"}
 _SAMPLED: Final = tuple(name for name in _COLUMNS if name not in ("seed", "sampling", "step", "advantage"))
-"""The columns that differ between rollouts, in the order of `RolloutLog.add`."""
+"""The columns that differ between rollouts."""
 _NUMBERS: Final = {
     "prompt_ids": np.int64, "completion_ids": np.int64, "mask": np.uint8, "logps": np.float32,
-    **dict.fromkeys(KEPT, np.int32),
+    **dict.fromkeys(DRAWN_FROM, np.int32),
 }  # fmt: skip
 """The columns that contain lists of numbers."""
 
@@ -138,7 +138,7 @@ class RolloutLog:
     """For each row of each optimizer step: the rollout's number, the step, and the bits of the mean advantage."""
 
     def __post_init__(self) -> None:
-        self._kept = KEPT if self.sampling.keeps else ()
+        self._kept = DRAWN_FROM if self.sampling.keeps else ()
         self._pending = self._empty()
 
     def _empty(self) -> dict[str, list[Any]]:
@@ -160,24 +160,29 @@ class RolloutLog:
         if self._tokens > PENDING_TOKENS:
             self._write()
         for place, rollout in enumerate(rollouts):
-            mask = [True] * len(rollout.row.rest) if rollout.row.mask is None else rollout.row.mask
-            scores = [(name, score.known, score.status) for name, score in rollout.scores.items()]
-            values = (
-                rollout.prompt.id, rollout.prompt.problem, rollout.prompt.task, number, attempt,
-                first + place // self.sampling.group_size, rollout.sample, rollout.version,
-                rollout.prompt.ids, rollout.transcript, rollout.row.rest, mask, rollout.logps,
-                len(rollout.logps), sum(rollout.logps),
-                rollout.finish, totals.get(place), reward.outcome(rollout) if place in totals else None, scores,
-                list(rollout.turn_rewards), canonical(dict(rollout.info)),
-                *self._kept_of(rollout),
-            )  # fmt: skip
-            for column, value in zip(self._pending.values(), values, strict=True):
-                column.append(value)
+            values = self._values(rollout) | {
+                "round": number, "attempt": attempt, "draw": first + place // self.sampling.group_size,
+                "reward": totals.get(place), "outcome": reward.outcome(rollout) if place in totals else None,
+            }  # fmt: skip
+            for column, value in values.items():
+                self._pending[column].append(value)
             self._tokens += len(rollout.row) + (rollout.row.kept.ids.numel() if rollout.row.kept else 0)
 
-    def _kept_of(self, rollout: Rollout) -> tuple[Any, ...]:
-        kept = rollout.row.kept
-        return (kept.ids.numpy(), kept.counts.numpy()) if self._kept and kept else ()
+    def _values(self, rollout: Rollout) -> dict[str, Any]:
+        """The values of a rollout by column."""
+        row, kept = rollout.row, rollout.row.kept
+        values = {
+            "prompt_id": rollout.prompt.id, "problem": rollout.prompt.problem, "task": rollout.prompt.task,
+            "sample": rollout.sample, "version": rollout.version,
+            "prompt_ids": rollout.prompt.ids, "completion": rollout.transcript, "completion_ids": row.rest,
+            "mask": [True] * len(row.rest) if row.mask is None else row.mask,
+            "logps": rollout.logps, "length": len(rollout.logps), "logp": sum(rollout.logps), "finish": rollout.finish,
+            "scores": [(name, score.known, score.status) for name, score in rollout.scores.items()],
+            "turn_rewards": list(rollout.turn_rewards), "info": canonical(dict(rollout.info)),
+        }  # fmt: skip
+        if self._kept and kept:
+            values |= {"kept_ids": kept.ids.numpy(), "kept_counts": kept.counts.numpy()}
+        return values
 
     @phase("write")
     def _write(self) -> None:
@@ -333,7 +338,9 @@ def select_text(frame: pl.DataFrame, stored: Stored) -> pl.DataFrame:
 def _series(name: str, values: list[Any]) -> pl.Series:
     """Return a column. Lists go through Arrow, because polars is slow with them."""
     if name in _NUMBERS:
-        return pl.Series(name, pl.from_arrow(list_array(values, _NUMBERS[name]))).cast(_COLUMNS.get(name, KEPT_TYPE))
+        return pl.Series(name, pl.from_arrow(list_array(values, _NUMBERS[name]))).cast(
+            _COLUMNS.get(name, DRAWN_FROM_TYPE)
+        )
     if name != "scores":
         return pl.Series(name, values, dtype=_COLUMNS[name])
     flat = [score for row in values for score in row]
@@ -344,4 +351,4 @@ def _series(name: str, values: list[Any]) -> pl.Series:
 
 
 def _text(frame: pl.DataFrame) -> list[str]:
-    return [name for name in (*TRAINING_TEXT, *KEPT) if name in frame.columns]
+    return [name for name in (*TRAINING_TEXT, *DRAWN_FROM) if name in frame.columns]

@@ -139,7 +139,7 @@ class OnlineRun:
             yield sampler
 
 
-def train_on_samples(
+def run_online(
     run: OnlineRun, checkpoints: CheckpointStore, recorder: Recorder, *,
     rollouts: SampleLog | None = None, sampler: Sampler | None = None,
     on_step: Callable[[int, dict[str, float]], None] | None = None, patient: bool = False,

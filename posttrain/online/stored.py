@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from posttrain.algorithms.objective import REWARD_PARTS
 from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig, group_refusal
 from posttrain.algorithms.policy_objective import PolicyObjective
-from posttrain.data.columns import KEPT
+from posttrain.data.columns import DRAWN_FROM
 from posttrain.errors import DataError, ParamsError
 from posttrain.formulas.ragged import row_keys
 from posttrain.rollout import Kept, TokenRow
@@ -145,7 +145,7 @@ def logged_rollouts(
         what = f"the rollouts were sampled at temperatures {sorted(temperatures)}, and log-probs are at one"
         raise DataError(what=what, where=where, fix="Use rollouts of one temperature")
     cut = any(sampling["top_p"] < 1 or sampling["top_k"] for sampling in samplings)
-    if cut and not set(KEPT) <= set(scored.columns):
+    if cut and not set(DRAWN_FROM) <= set(scored.columns):
         what = (
             "the rollouts do not have the tokens that top_p and top_k left to sample from: their algorithm needs none"
         )
@@ -195,7 +195,7 @@ class LoggedSource(BatchSource):
         return make_batch(tokens, columns, {"old_logp": torch.tensor([x for row in rows for x in row["logps"]])})
 
 
-def train_on_logged(
+def run_offline(
     name: str, config: OfflineConfig, models: ModelSet, logged: LoggedRollouts, checkpoints: CheckpointStore,
     recorder: Recorder, on_step: Callable[[int, dict[str, float]], None] | None = None,
 ) -> Trained:  # fmt: skip
@@ -210,8 +210,8 @@ def train_on_logged(
 
 def records(frame: pl.DataFrame) -> list[dict[str, Any]]:
     """Return rows of the table as mappings, with the columns of kept tokens combined as `kept`."""
-    rows = frame.drop(KEPT, strict=False).to_dicts()
-    stored = set(KEPT) <= set(frame.columns)
+    rows = frame.drop(DRAWN_FROM, strict=False).to_dicts()
+    stored = set(DRAWN_FROM) <= set(frame.columns)
     for nth, row in enumerate(rows):
-        row["kept"] = Kept(*(torch.tensor(frame[name][nth].to_numpy()) for name in KEPT)) if stored else None
+        row["kept"] = Kept(*(torch.tensor(frame[name][nth].to_numpy()) for name in DRAWN_FROM)) if stored else None
     return rows

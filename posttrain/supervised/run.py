@@ -18,7 +18,7 @@ from posttrain.train.model_set import ModelSet
 from posttrain.train.trained import Trained, run_training
 
 
-def train_on_rows(
+def run_supervised(
     name: str, config: SupervisedConfig, models: ModelSet, text: ChatText, examples: Sequence[Example],
     heldout: Sequence[Example], table: pl.DataFrame | None, checkpoints: CheckpointStore, recorder: Recorder,
     on_step: Callable[[int, dict[str, float]], None] | None = None,

@@ -34,7 +34,7 @@ from posttrain.models.files.weights import TensorFile
 from posttrain.models.sharding import is_divided, own_part, place_of, writes
 from posttrain.settings.plain import CHECKPOINTS, check_format
 
-KEPT = 2
+CHECKPOINTS_KEPT = 2
 TENSORS, STATE, SUMS = "tensors.safetensors", "state.json", "sums.json"
 PART = re.compile(r"tensors-\d{5}-of-\d{5}\.safetensors")
 """The file of rows that one of several processes wrote."""
@@ -287,7 +287,9 @@ class FolderCheckpoints:
             fsync(self._folder)
         except OSError as error:
             raise self._not_written(fresh, target, error) from error
-        kept = [checkpoint for checkpoint in self._all() if checkpoint <= target][-KEPT:]  # later ones were skipped
+        kept = [checkpoint for checkpoint in self._all() if checkpoint <= target][
+            -CHECKPOINTS_KEPT:
+        ]  # later ones were skipped
         for old in set(self._all()) - set(kept):
             shutil.rmtree(old, ignore_errors=True)
 
@@ -325,7 +327,8 @@ class FolderCheckpoints:
     def check_space(self, size: int) -> None:
         """Refuse to start a run if the disk cannot hold its checkpoints."""
         self.open()
-        needed = (KEPT + 1 - min(len(self._all()), KEPT)) * size  # the next one is written before the oldest goes
+        more = CHECKPOINTS_KEPT + 1 - min(len(self._all()), CHECKPOINTS_KEPT)
+        needed = more * size  # the next one is written before the oldest goes
         free = shutil.disk_usage(self._folder).free
         if needed > free:
             amounts = f"{format_size(size)} each need {format_size(needed)}"

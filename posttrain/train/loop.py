@@ -219,7 +219,9 @@ class TrainingRun:
     """Called with each step's number and metrics."""
 
 
-def train(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, end: int | None = None) -> MetricsLog:
+def training_loop(
+    run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, end: int | None = None
+) -> MetricsLog:
     """Run the training loop: all steps that no checkpoint has, up to `end`. Return the metrics of all steps."""
     for model in run.models.trained.values():
         set_activations(model, run.params.activations)

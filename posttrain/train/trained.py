@@ -14,7 +14,7 @@ from posttrain.train import randomness
 from posttrain.train.callback import NO_LOG, StepLog
 from posttrain.train.checkpoint import CheckpointStore
 from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory
-from posttrain.train.loop import TrainingRun, train
+from posttrain.train.loop import TrainingRun, training_loop
 from posttrain.train.metrics import Recorder
 from posttrain.train.model_set import ModelSet
 
@@ -79,7 +79,7 @@ def run_training(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recor
     randomness.seed(params.seed)
     note(seed=params.seed)
     with explained_out_of_memory(models, run.step_tokens, params.activations, run.name):
-        log = train(run, checkpoints, recorder)
+        log = training_loop(run, checkpoints, recorder)
     checkpoints.finish()
     watched = bool(log.rows) and "loss" not in log.rows[-1]
     last = log.rows.pop() if watched else {}

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.faults.processes import Server
 from posttrain.files import file_digest, write_json
-from posttrain.pipeline.lock.digests import KEPT, Digests, recorded
+from posttrain.pipeline.lock.digests import DIGESTS_FILE, Digests, recorded
 from posttrain.pipeline.lock.fsync import SYNCED, cache_folder, cached, object_path, sync_cache
 from posttrain.pipeline.lock.lock_check import NOTES, forget_mismatched
 from tests.workspace import dvc, run
@@ -96,7 +96,7 @@ def test_digests_of_dvc_are_taken_unless_a_file_changed_since(
     lock, model, plot = Path("dvc.lock"), Path("models/sft/main/model.safetensors"), Path("plots/sft/main.csv")
     record = Path("records/sft/main.json")
     note = {"stage": "sft@main", "path": str(record), "record": file_digest(record)}
-    KEPT.unlink(missing_ok=True)
+    DIGESTS_FILE.unlink(missing_ok=True)
     time.sleep(0.2)
     os.utime(lock)
     time.sleep(0.2)
@@ -107,7 +107,7 @@ def test_digests_of_dvc_are_taken_unless_a_file_changed_since(
     write_json(NOTES / "sft@main.json", note)
     time.sleep(0.2)
     assert not forget_mismatched(Path())
-    known = KEPT.read_text()
+    known = DIGESTS_FILE.read_text()
     assert f'"{model}"' in known and file_digest(model) in known and f'"{record}"' in known
     assert f'"{plot}"' not in known, "it changed after DVC had recorded it, with its time kept"
 

@@ -19,7 +19,7 @@ the metrics, all measured on prompts that were never trained on:
   length                mean number of tokens of a completion
   KL to NAME            how far the policy is from that one, in nats per completion (k1)
   other columns         the mean of a metric or a part of the reward [95 %], the completions on which it failed are left
-                        out and counted; or a figure of the task"""
+                        out and counted; or a number of the task"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:

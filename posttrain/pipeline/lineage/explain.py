@@ -58,7 +58,7 @@ def explain(what: str) -> list[Node]:
     if len(matches) == 1:
         return [explain_figure(matches[0], figures, lineage)]
     listed = {match.name: f"{match.value:.6g} in {match.file}" for match in matches}
-    return [Node(f"{what}: {len(matches)} figures are written so; `why NAME` explains one", listed)]
+    return [Node(f"{what}: {len(matches)} numbers are written so; `why NAME` explains one", listed)]
 
 
 def explain_figure(figure: Figure, figures: Figures, lineage: Lineage) -> Node:
@@ -99,7 +99,7 @@ def _rows(figure: Figure, lineage: Lineage) -> Node:
             node = Node("rows", {"step": step, "held-out prompts": {**_read(figure, lineage)}})
             return _checked(node, figure, None, "the completions of an evaluation during training are not stored")
         node = Node("rows", {"step": step, "rows of the step": _of_step(figure)})
-        return _checked(node, figure, None, "points of a curve are not, only the figures of evaluations and of runs")
+        return _checked(node, figure, None, "points of a curve are not, only the numbers of evaluations and of runs")
     if group.startswith("data_"):
         return _counted(figure)
     file = Path(f"plots/{figure.owner}.csv")
@@ -216,10 +216,10 @@ def _checked(node: Node, figure: Figure, value: float | None, why_not: str) -> N
         node.facts["computed again"] = f"no: {why_not}"
         return node
     if not math.isfinite(value):
-        node.facts["computed again"] = f"{value}, DIFFERS: the rows or the figure were edited"
+        node.facts["computed again"] = f"{value}, DIFFERS: the rows or the number were edited"
         return node
     shown = rounded({"": value}, 5 if figure.stage.startswith(("evaluate", "lm_eval")) else 6)[""]
     agrees = abs(shown - figure.value) <= EXACT * max(abs(figure.value), 1e-9) or shown == figure.value
-    said = "agrees" if agrees else "DIFFERS: the rows or the figure were edited"
+    said = "agrees" if agrees else "DIFFERS: the rows or the number were edited"
     node.facts["computed again"] = f"{shown:.6g}, {said}"
     return node

@@ -162,9 +162,9 @@ class Figures:
             fix = f"Make them: dvc repro {makers[asked][1]}"
             return DataError(what="it has no results yet", where=f"'{what}'", fix=fix)
         near = did_you_mean(what, list(self.recorded))
-        known = "Give a figure (grpo.score), a number (0.922), the id of a row, or FILE:LINE"
+        known = "Give a name (grpo.score), a number (0.922), the id of a row, or FILE:LINE"
         listed = (
-            f"There are figures of {', '.join(owners)}." if owners else "No stage has written figures yet: dvc repro."
+            f"There are numbers of {', '.join(owners)}." if owners else "No stage has written numbers yet: dvc repro."
         )
         fix = f"{near if near.endswith('?') else listed} {known}"
         return DataError(what="no figure, row or file has this name", where=f"'{what}'", fix=fix)

@@ -21,7 +21,7 @@ from posttrain.files import write_text
 from posttrain.pipeline.lock.digests import SETTLED_NS, Mark, boot, mark
 from posttrain.settings.listing import tables
 
-KEPT: Final = Path(".dvc/tmp/outlines.json")
+OUTLINES_FILE: Final = Path(".dvc/tmp/outlines.json")
 SKIPPED: Final = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER})
 BLOCKS: Final = frozenset({tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE})
 MODULE: Final = re.compile(r"posttrain(\.\w+)+")
@@ -74,7 +74,7 @@ class Outlines:
 
     def keep(self) -> None:
         """Store the outlines for other processes, if this is a DVC workspace."""
-        if not self._new or not KEPT.parent.is_dir():
+        if not self._new or not OUTLINES_FILE.parent.is_dir():
             return
         now = time.time_ns()
         files = self._kept | {
@@ -82,7 +82,7 @@ class Outlines:
             for file, (found, outline) in self._known.items()
             if now - max(found[2:]) > SETTLED_NS
         }
-        write_text(KEPT, json.dumps({"of": _version(), "files": files}), shared=True)
+        write_text(OUTLINES_FILE, json.dumps({"of": _version(), "files": files}), shared=True)
         self._new = False
 
 
@@ -224,7 +224,7 @@ def _short(text: str) -> str:
 
 def _kept() -> dict[str, Any]:
     try:
-        found = json.loads(KEPT.read_bytes())
+        found = json.loads(OUTLINES_FILE.read_bytes())
         return dict(found["files"]) if found["of"] == _version() else {}
     except (OSError, ValueError, KeyError, TypeError):  # only a memory: whatever is wrong, the files are read again
         return {}

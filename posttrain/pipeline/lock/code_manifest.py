@@ -356,10 +356,11 @@ def _tasks(run: Any) -> Iterator[str]:
             yield from _tasks(inner)
 
 
-def _prefixes(name: str) -> list[str]:
-    """Return a dotted name and the names of all its parents."""
+@cache
+def _prefixes(name: str) -> tuple[str, ...]:
+    """A dotted name and the names of all its parents."""
     parts = name.split(".")
-    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+    return tuple(".".join(parts[: end + 1]) for end in range(len(parts)))
 
 
 def _uncounted(module: str) -> bool:

@@ -18,7 +18,7 @@ from posttrain.files import file_digest, write_json
 from posttrain.pipeline.lock.lock_shape import lock_stages
 
 LOCK: Final = "dvc.lock"
-KEPT: Final = Path(".dvc/tmp/digests.json")
+DIGESTS_FILE: Final = Path(".dvc/tmp/digests.json")
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 SETTLED_NS: Final = 2_000_000_000
 """A younger file may be rewritten without a change of its times, because their clock is coarse."""
@@ -73,15 +73,15 @@ class Digests:
 
     def keep(self) -> None:
         """Store the digests for other processes, if this is a DVC workspace."""
-        if (self._root / KEPT).parent.is_dir():
+        if (self._root / DIGESTS_FILE).parent.is_dir():
             now = time.time_ns()
             old = {path: known for path, known in self._known.items() if _settled(max(known[2:4]), now)}
-            write_json(self._root / KEPT, {"boot": boot(), "files": old, "sum": _sum(old)}, shared=True)
+            write_json(self._root / DIGESTS_FILE, {"boot": boot(), "files": old, "sum": _sum(old)}, shared=True)
 
     @cached_property
     def _known(self) -> dict[str, list[Any]]:
         try:
-            kept = json.loads((self._root / KEPT).read_bytes())
+            kept = json.loads((self._root / DIGESTS_FILE).read_bytes())
             # What a machine that lost its power had read from memory need not be what its disk has.
             whole = kept["boot"] == boot() and kept["sum"] == _sum(kept["files"])
             return dict(kept["files"]) if whole else {}
@@ -182,7 +182,7 @@ def dvc_lock(root: Path) -> Iterator[None]:
     """Keep every DVC process from writing its own files in this project. DVC writes them in place."""
     from dvc.lock import make_lock
 
-    folder = root / KEPT.parent
+    folder = root / DIGESTS_FILE.parent
     if not folder.is_dir():
         yield
         return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +13,8 @@ from posttrain.pipeline.lock.digests import LOCK, SETTLED_NS, boot, listed, reco
 
 SYNCED: Final = Path(".dvc/tmp/synced")
 """The file with the boot id. Its modification time is the start of the last sync."""
+DIR: Final = re.compile(rb"^[ \t]*[\"']?dir\b", re.MULTILINE)
+"""A setting `dir` in a configuration of DVC's, of the cache or of another section."""
 
 
 def sync_cache(root: Path = Path()) -> None:
@@ -44,13 +48,26 @@ def _synced(stamp: Path, fresh: Path) -> int:
 
 def cache_folder(root: Path) -> Path:
     """Return the folder of the objects in DVC's cache."""
-    from dvc.config import Config
+    folder = None
+    if _names_a_cache(root):  # importing DVC's reader takes longer than all else that `posttrain status` does
+        from dvc.config import Config
 
-    try:
-        folder = Config(str(root.absolute() / ".dvc")).get("cache", {}).get("dir")
-    except NotADirectoryError:  # without a home folder there is no user configuration
-        folder = None
+        with suppress(NotADirectoryError):  # without a home folder there is no user configuration
+            folder = Config(str(root.absolute() / ".dvc")).get("cache", {}).get("dir")
     return Path(folder or root / ".dvc/cache") / "files/md5"
+
+
+def _names_a_cache(root: Path) -> bool:
+    """Whether a configuration file of DVC may say where its cache is."""
+    from dvc.dirs import global_config_dir, system_config_dir
+
+    folders = (Path(global_config_dir()), Path(system_config_dir()))
+    files = (root / ".dvc/config", root / ".dvc/config.local", *(folder / "config" for folder in folders))
+    for file in files:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if DIR.search(file.read_bytes()):
+                return True
+    return False
 
 
 def object_path(cache: Path, digest: str) -> Path:

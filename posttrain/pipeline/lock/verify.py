@@ -17,7 +17,7 @@ from posttrain.errors import PipelineError, PosttrainError, shortened
 from posttrain.files import file_digest, sync
 from posttrain.pipeline.lock import repair_dvc
 from posttrain.pipeline.lock.cache_gaps import fill, restore
-from posttrain.pipeline.lock.digests import KEPT, LOCK, Digests, boot, dvc_lock
+from posttrain.pipeline.lock.digests import DIGESTS_FILE, LOCK, Digests, boot, dvc_lock
 from posttrain.pipeline.lock.dvc_index import readable_index
 from posttrain.pipeline.lock.fsync import cache_folder, cached
 from posttrain.pipeline.lock.lock_check import forget_mismatched, undo_interrupted_accept
@@ -51,7 +51,7 @@ def repair(root: Path) -> str:
 def verify(root: Path) -> str:
     """Read everything that DVC has cached and recorded. Damaged files are removed, or restored from the workspace."""
     lines = [line for line in repair(root).splitlines() if line]
-    (root / KEPT).unlink(missing_ok=True)
+    (root / DIGESTS_FILE).unlink(missing_ok=True)
     cache = cache_folder(root)
     with _locked_repo(root) as repo:
         removed, count = _remove_damaged(cache)
@@ -87,7 +87,7 @@ def _missing(root: Path, cache: Path, outs: list[dict[str, Any]]) -> Iterator[st
 
 def _recheck_cache(root: Path) -> list[str]:
     """Make DVC read its cache again after a reboot, because data that was not on the disk yet is lost."""
-    (root / KEPT).unlink(missing_ok=True)
+    (root / DIGESTS_FILE).unlink(missing_ok=True)
     foreign = 0
     for file in _objects(cache_folder(root)):
         try:
@@ -116,7 +116,10 @@ def _locked_repo(root: Path) -> Iterator[Any]:
     with contextlib.closing(repo), readable_index():
         try:
             paths = [out.fs_path for out in repo.index.outs]
-            with dvc_lock(root), rwlock(str(root.absolute() / KEPT.parent), repo.fs, "posttrain", [], paths, False):
+            with (
+                dvc_lock(root),
+                rwlock(str(root.absolute() / DIGESTS_FILE.parent), repo.fs, "posttrain", [], paths, False),
+            ):
                 yield repo
         except DvcException as error:
             busy = isinstance(error, LockError)

@@ -152,7 +152,7 @@ def _next() -> str:
         (f"{tool} plots show", "the metrics of every step"),
         (f"{tool} exp run -S '{_example_setting(read())}'", "change a setting; only what depends on it runs again"),
         (f"{tool} exp show --only-changed", "the experiments side by side: what differs"),
-        ("posttrain show results --help", "the meaning of the figures"),
+        ("posttrain show results --help", "what the numbers mean"),
     ]
     width = max(len(command) for command, _ in rows)
     return "\n".join(["Next", *(f"  {command.ljust(width)}  {about}" for command, about in rows)])

@@ -13,7 +13,7 @@ from posttrain.data.columns import (
     COLUMNS,
     CONTENT,
     CONTROL,
-    KEPT,
+    DRAWN_FROM,
     OPTIONAL,
     ROLES,
     ROLLOUT_FIGURES,
@@ -38,7 +38,17 @@ _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
     "pairs": ("subset", VARIABLES),
     "feedback": (VARIABLES,),
     "rollouts": (*ROLLOUT_TEXT, "reward", "info"),
-    "training_rollouts": (*TRAINING_TEXT, *KEPT, "step", "length", "logp", "finish", "reward", "outcome", "advantage"),
+    "training_rollouts": (
+        *TRAINING_TEXT,
+        *DRAWN_FROM,
+        "step",
+        "length",
+        "logp",
+        "finish",
+        "reward",
+        "outcome",
+        "advantage",
+    ),
     "matches": ("margin", "win"),
 }
 

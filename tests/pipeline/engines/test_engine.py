@@ -16,7 +16,7 @@ from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.sampling.vllm.process import PYTHON, EngineProcess
 from posttrain.text.chat import ChatText
-from posttrain.train.loop import train
+from posttrain.train.loop import training_loop
 from posttrain.train.metrics import CsvRecorder
 from posttrain.train.model_set import ModelSet
 from tests.library.models.tiny import tiny_folder
@@ -58,7 +58,7 @@ def run(
     start = flat(models)
     sampler = Recorded(engine(models, folder, *processes) if processes else local(models, folder))
     one = grpo(folder, models, sampler, ahead=ahead, engine="vllm" if processes else "builtin")  # type: ignore[arg-type]
-    log = train(one, Checkpoints(one.name, {}, []), CsvRecorder(place / "log.csv"))
+    log = training_loop(one, Checkpoints(one.name, {}, []), CsvRecorder(place / "log.csv"))
     return sampler.samples, sampler.versions, flat(models) - start, log.rows
 
 

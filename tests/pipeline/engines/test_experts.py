@@ -30,7 +30,7 @@ from posttrain.sampling.vllm.answers import read_experts, router_layers
 from posttrain.settings.plain import merge
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
-from posttrain.train.loop import TrainingRun, train
+from posttrain.train.loop import TrainingRun, training_loop
 from posttrain.train.metrics import CsvRecorder
 from posttrain.train.model_set import ModelSet
 from posttrain.train.routing import with_experts
@@ -92,7 +92,7 @@ def gspo(folder: Path, models: ModelSet, sampler: Sampler, **rollout: Any) -> Tr
 
 
 def trained(run: TrainingRun, place: Path) -> list[dict[str, float]]:
-    return train(run, Checkpoints(run.name, {}, []), CsvRecorder(place / "log.csv")).rows
+    return training_loop(run, Checkpoints(run.name, {}, []), CsvRecorder(place / "log.csv")).rows
 
 
 def encoded(experts: Any) -> str:

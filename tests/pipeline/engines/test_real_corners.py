@@ -19,7 +19,7 @@ from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import Completion, Request, SamplingParams
 from posttrain.text.chat import ChatText
-from posttrain.train.loop import train
+from posttrain.train.loop import training_loop
 from posttrain.train.metrics import CsvRecorder
 from tests.pipeline.engines.support import Recorded, grpo, models_of
 from tests.pipeline.engines.test_adapters import adapted, update
@@ -81,7 +81,7 @@ def stage(folder: Path, place: Path, completions: str, steps: str) -> None:
         run = grpo(folder, models, noted, engine="vllm")  # type: ignore[arg-type]
         if steps:
             object.__setattr__(run, "source", KilledSource(run.source, int(steps)))
-        train(run, Checkpoints(run.name, {}, []), CsvRecorder(place / "log.csv"))
+        training_loop(run, Checkpoints(run.name, {}, []), CsvRecorder(place / "log.csv"))
     torch.save(flat(models) - start, place / "moved.pt")
 
 
@@ -134,7 +134,7 @@ def test_one_round_ahead_with_the_engines_experts(tmp_path: Path) -> None:
     with opened(folder, models, PARAMS) as sampler:
         kept = Kept(sampler)
         run = gspo(folder, models, kept, ahead=1, rounds=3)  # type: ignore[arg-type]
-        rows = train(run, Checkpoints(run.name, {}, []), CsvRecorder(tmp_path / "log.csv")).rows
+        rows = training_loop(run, Checkpoints(run.name, {}, []), CsvRecorder(tmp_path / "log.csv")).rows
         starts = sampler._servers[0].starts
     assert kept.versions[::12] == [f"online@gspo step {step}" for step in (0, 0, 4)]
     gap, moved = compared(before, rows_of(kept.asked[:24], kept.found[:24], replayed=True), kept.found[:24])

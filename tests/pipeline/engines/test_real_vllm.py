@@ -50,7 +50,7 @@ from posttrain.settings.params import check
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import pack
-from posttrain.train.loop import train
+from posttrain.train.loop import training_loop
 from posttrain.train.metrics import CsvRecorder
 from posttrain.train.model_set import ModelSet
 from tests.library.models.tiny import TEXTS
@@ -241,7 +241,7 @@ def test_grpo_by_vllm(
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     models, recorded = models_of(folder), Recorded(sampler)
     run = grpo(folder, models, recorded, ahead=ahead, engine="vllm")  # type: ignore[arg-type]
-    rows = train(run, Checkpoints(run.name, {}, []), CsvRecorder(tmp_path / "log.csv")).rows
+    rows = training_loop(run, Checkpoints(run.name, {}, []), CsvRecorder(tmp_path / "log.csv")).rows
     assert len(recorded.samples) == 48
     assert recorded.versions[::12] == [f"online@grpo step {2 * max(number - ahead, 0)}" for number in range(4)]
     assert all(row["sampler_kl"] < (1 if ahead else 1e-8) for row in rows)
@@ -274,7 +274,7 @@ def test_two_servers_share_the_samples_and_a_killed_one_alone_is_started_again(
         one, other = sampler._servers
         recorded = Recorded(sampler)
         run = grpo(folder, models, recorded, engine="vllm")  # type: ignore[arg-type]
-        rows = train(run, Checkpoints(run.name, {}, []), CsvRecorder(tmp_path / "log.csv")).rows
+        rows = training_loop(run, Checkpoints(run.name, {}, []), CsvRecorder(tmp_path / "log.csv")).rows
         assert len(recorded.samples) == 48 and all(row["sampler_kl"] < 1e-8 for row in rows)
         sampler.sync(models.policy, "after")
         expected = sampler.generate(asked, params, 1)

@@ -120,7 +120,27 @@ def test_the_command_prints_the_table_and_exits_1(place: Path) -> None:
     )
     assert done.returncode == 1
     assert "broken:bad" in done.stdout and "on-policy" in done.stdout
-    assert done.stderr.startswith("error: broken.py: 1 law fails")
+    assert done.stderr.startswith("error: broken.py: laws fail for 1 of 1 surrogates and losses: bad")
+
+
+def test_each_loss_has_a_verdict_and_only_failing_laws_are_shown(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = "right = Surrogate(Options, lambda t, _: t.ratio * t.advantage, 'r A')\n"
+    (place / "custom/my_losses.py").write_text(HEAD + right)
+    assert check_module("my_losses") == "my_losses:right: right by 11 laws (2 do not apply)"
+    assert check_module("my_losses", every=True).count("\n") == 13
+    wrong = "wrong = Surrogate(Options, lambda t, _: -t.ratio * t.advantage, '-r A')\n"
+    typo = "typo = Surrogate(Options, lambda t, _: t.ratios, 'r')\n"
+    (place / "custom/broken.py").write_text(HEAD + right + wrong + typo)
+    with pytest.raises(ParamsError, match="laws fail for 2 of 3 surrogates and losses: wrong, typo") as caught:
+        check_module("broken")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "broken:right: right by 11 laws (2 do not apply)"
+    assert lines[1].startswith("broken:wrong: WRONG, fails ") and lines[2].startswith("  on-policy  ")
+    assert lines[-1].startswith("broken:typo: it cannot be computed (AttributeError: 'Tokens' object")
+    losses = caught.value.document["losses"]
+    assert [loss["is_wrong"] for loss in losses] == [False, True, True]  # type: ignore[index, attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +189,7 @@ def test_the_page_of_defects_is_current_and_each_is_caught_and_put_right(name: s
 
 def test_a_loss_of_another_trainer_by_the_command(place: Path) -> None:
     shutil.copy(ROOT / "examples/laws/verl_critic.py", place / "custom/broken.py")
-    with pytest.raises(ParamsError, match="2 laws fail"):
+    with pytest.raises(ParamsError, match="laws fail for 1 of 2 surrogates and losses: wrong"):
         check_module("broken")
 
 

@@ -191,7 +191,7 @@ def test_what_is_asked_may_be_a_number_a_name_or_wrong(inside: Path) -> None:
     )
     with pytest.raises(DataError, match=r"'grpo\.scor': no figure, row or file has this name\. Did you mean"):
         why("grpo.scor", "words")
-    with pytest.raises(DataError, match=r"There are figures of base/tiny"):
+    with pytest.raises(DataError, match=r"There are numbers of base/tiny"):
         why("nothing like it", "words")
     prompt = pl.read_parquet("data/two_step/prompts.parquet").filter(split="test")["id"][0]
     used = [one.title for one in explain(prompt)[0].walk()]
@@ -211,7 +211,7 @@ def test_a_run_without_results_names_the_stage_that_makes_them(
     with pytest.raises(DataError, match=r"'grpo\.score': it has no results yet\. Make them: dvc repro evaluate@grpo"):
         why("grpo.score", "words")
     shutil.rmtree("metrics")
-    with pytest.raises(DataError, match=r"No stage has written figures yet: dvc repro"):
+    with pytest.raises(DataError, match=r"No stage has written numbers yet: dvc repro"):
         why("nothing like it", "words")
 
 

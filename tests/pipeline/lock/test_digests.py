@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from posttrain.pipeline.lock.digests import (
-    KEPT,
+    DIGESTS_FILE,
     Digests,
     boot,
     folder_bytes,
@@ -49,7 +49,7 @@ def test_a_file_that_dvcignore_names_does_not_count(tmp_path: Path) -> None:
 
 
 def test_digests_are_remembered_until_the_file_changes(tmp_path: Path) -> None:
-    (tmp_path / KEPT).parent.mkdir(parents=True)
+    (tmp_path / DIGESTS_FILE).parent.mkdir(parents=True)
     file = tmp_path / "a.txt"
     file.write_text("a")
     os.utime(file, ns=(1, 1))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+from dvc.config import Config
+
 from posttrain.pipeline.lock.digests import boot
 from posttrain.pipeline.lock.fsync import SYNCED, cache_folder, cached, object_path, sync_cache
 
@@ -15,6 +18,27 @@ def test_paths(tmp_path: Path) -> None:
     assert cache_folder(tmp_path) == tmp_path / ".dvc/cache/files/md5"
     (tmp_path / ".dvc/config").write_text("[cache]\n    dir = /other\n")
     assert cache_folder(tmp_path) == Path("/other/files/md5")
+
+
+@pytest.mark.parametrize("place", [".dvc/config", ".dvc/config.local", "global/config", "system/config"])
+@pytest.mark.parametrize(
+    "written", ["[cache]\n    dir = /other\n", "[cache]\n\t'dir' = /other\n", "[cache]\ndir=/other"]
+)
+def test_dvc_is_asked_where_any_of_its_files_names_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, written: str
+) -> None:
+    for level in ("global", "system"):
+        (tmp_path / level).mkdir()
+        monkeypatch.setenv(f"DVC_{level.upper()}_CONFIG_DIR", str(tmp_path / level))
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc/config").write_text("[cache]\n    type = copy\n[core]\n    analytics = false\n")
+    assert cache_folder(tmp_path) == tmp_path / ".dvc/cache/files/md5"
+    (tmp_path / place).write_text(written)
+    assert (
+        cache_folder(tmp_path)
+        == Path("/other/files/md5")
+        == Path(Config(str(tmp_path / ".dvc"))["cache"]["dir"], "files/md5")
+    )
 
 
 def test_cached(tmp_path: Path) -> None:

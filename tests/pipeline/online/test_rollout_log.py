@@ -28,7 +28,7 @@ from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.chat import ChatText
-from posttrain.train.loop import TrainingParams, TrainingRun, train
+from posttrain.train.loop import TrainingParams, TrainingRun, training_loop
 from posttrain.train.metrics import CsvRecorder
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams
@@ -105,9 +105,9 @@ def logged(
         log.open(checkpoints.folder)
         if cut < 1:
             with pytest.raises(CutError):
-                train(run, checkpoints, CsvRecorder(place / "a.csv"))
+                training_loop(run, checkpoints, CsvRecorder(place / "a.csv"))
         else:
-            log.finish(place / "rollouts", train(run, checkpoints, CsvRecorder(place / "a.csv")).rows)
+            log.finish(place / "rollouts", training_loop(run, checkpoints, CsvRecorder(place / "a.csv")).rows)
     return place / "rollouts"
 
 
@@ -223,7 +223,7 @@ def logged_until(folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     run, log = run_of(folder, cut=0.7)
     checkpoints = Checkpoints(run.name, {}, [])
     log.open(checkpoints.folder)
-    train(run, checkpoints, CsvRecorder(place / "a.csv"))
+    training_loop(run, checkpoints, CsvRecorder(place / "a.csv"))
 
 
 def test_the_columns_survive_the_mixed_sources_of_a_step(folder: Path) -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from posttrain.distributed import world
 from posttrain.models.sharding import full
 from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
-from posttrain.train.loop import train
+from posttrain.train.loop import training_loop
 from posttrain.train.metrics import CsvRecorder
 from tests.pipeline.train.test_training import make_run
 
@@ -29,7 +29,7 @@ def main() -> None:
     for name in names:
         run = make_run(Path(start), name, Path(place) / f"teacher-{rank}")
         last = run.source.steps if end == "all" else int(end)
-        train(run, Checkpoints(name, {}, []), CsvRecorder(Path(place) / f"{name}.csv"), last)
+        training_loop(run, Checkpoints(name, {}, []), CsvRecorder(Path(place) / f"{name}.csv"), last)
         tensors = {key: full(part.detach()) for key, part in run.models.trained_parameters().items()}
         tensors |= {f"update.{key}": full(part) for key, part in run.update.state_dict().items()}
         if world.is_rank_zero():

@@ -59,7 +59,7 @@ from posttrain.train.batch_sources import BatchSource, EpochSource, Example
 from posttrain.train.checkpoint import CheckpointData, fingerprint
 from posttrain.train.examples import RowLimit
 from posttrain.train.loop import TrainingParams, TrainingRun, checkpoint_settings
-from posttrain.train.loop import train as train_with
+from posttrain.train.loop import training_loop as train_with
 from posttrain.train.metrics import CsvRecorder, MetricsLog
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update

@@ -16,7 +16,7 @@ from posttrain.sampling.vllm.client import EngineSampler
 from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import PYTHON
 from posttrain.text.chat import ChatText
-from posttrain.train.loop import train
+from posttrain.train.loop import training_loop
 from posttrain.train.metrics import CsvRecorder
 from tests.pipeline.engines.support import Recorded, grpo, models_of
 from tests.pipeline.engines.test_process import running
@@ -45,7 +45,7 @@ def test_grpo_by_vllm_on_another_host(tmp_path: Path, monkeypatch: pytest.Monkey
             assert isinstance(server, RemoteProcess)
             recorded = Recorded(sampler)
             run = grpo(folder, models, recorded, engine="vllm", rounds=2)  # type: ignore[arg-type]
-            rows = train(run, Checkpoints(run.name, {}, []), CsvRecorder(tmp_path / "log.csv")).rows
+            rows = training_loop(run, Checkpoints(run.name, {}, []), CsvRecorder(tmp_path / "log.csv")).rows
             assert len(recorded.samples) == 24 and all(row["sampler_kl"] < 1e-8 for row in rows)
             sampler.sync(models.policy, "after")
             assert gap(models, asked, sampler.generate(asked, params, 1)) < TOLERANCE and server.starts == 1

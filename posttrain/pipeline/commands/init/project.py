@@ -86,7 +86,7 @@ def init(folder: Path, recipe: str) -> str:
             f"  cd {folder}",
             "  posttrain check                # checks params.yaml, runs nothing",
             "  dvc repro                      # runs it, in about a minute",
-            "  posttrain show results         # the figures",
+            "  posttrain show results         # the numbers",
             "  git add --all && git commit",
         ]
     )

@@ -34,7 +34,7 @@ from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.sampling.vllm.engine import bytes_next_to_training, engine_bytes
 from posttrain.settings.params import check
 from posttrain.settings.plain import NONE, merge
-from posttrain.train.checkpoint import KEPT
+from posttrain.train.checkpoint import CHECKPOINTS_KEPT
 from posttrain.train.estimate import TILES, checkpoint_bytes, training_parts
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet, Teacher
@@ -187,7 +187,7 @@ def _of_training(
     demand.heldout = _pass_bytes(models.policy, _heldout_tokens(group, params, prompt), runtime)
     if runtime.device.type == "cpu":
         demand.in_one_memory = params.processes
-    demand.checkpoints = float((KEPT + 1) * checkpoint_bytes(models, copies))
+    demand.checkpoints = float((CHECKPOINTS_KEPT + 1) * checkpoint_bytes(models, copies))
     if isinstance(params, OnlineParams):
         rollout = params.rollout
         most = rollout.sampling.max_tokens

@@ -28,7 +28,7 @@ from posttrain.pipeline.workspace import PARAMS_FILE, VERIFY, rollouts_path
 from posttrain.settings.params import did_you_mean
 from posttrain.train import randomness
 from posttrain.train.checkpoint import CheckpointData, NoCheckpoints
-from posttrain.train.loop import section_of, train
+from posttrain.train.loop import section_of, training_loop
 from posttrain.train.metrics import NoRecorder
 
 FAMILIES: Final = {"online": (ONLINE, online_run), "distill": (DISTILL, distill_run)}
@@ -62,7 +62,7 @@ def replay(run: str, step: int | None) -> str:
     print(_cost(training.name, stored, first, end), flush=True)
 
     randomness.seed(params.seed)
-    log = train(training, _Nearest(saved), NoRecorder(), end)
+    log = training_loop(training, _Nearest(saved), NoRecorder(), end)
     return _verdict(training.name, expected, log.rows, first)
 
 

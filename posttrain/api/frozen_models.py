@@ -1,0 +1,60 @@
+"""The models of a call that trains nothing: the policy, the reference and the reward model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from posttrain.api.argument_checks import model_folder
+from posttrain.api.given import refuse_learned, refuse_unread
+from posttrain.api.own_model import device_of, our_attention, own_model, text_of
+from posttrain.errors import ParamsError
+from posttrain.models.device import Runtime
+from posttrain.models.master_weights import computing
+from posttrain.sampling.engines import SampledModel
+from posttrain.sampling.frozen import ScoredSampling
+
+
+@contextmanager
+def frozen(model: Any, tokenizer: Any, config: ScoredSampling) -> Iterator[SampledModel]:
+    """Yield the policy from `load_frozen`, or the caller's own model, which is restored afterwards."""
+    if isinstance(model, SampledModel):
+        if tokenizer is not None:
+            what, fix = "the policy of load_frozen has its own tokenizer", "Give None"
+            raise ParamsError(what=what, where="tokenizer", fix=fix)
+        yield model
+        return
+    if tokenizer is None:
+        raise ParamsError(what="a model of transformers needs its tokenizer", where="tokenizer", fix="Give it")
+    if config.engine != "builtin":
+        what, fix = "it loads the model itself", "Load it with posttrain.load_frozen(folder, config), and give that"
+        raise ParamsError(what=what, where="config.engine", fix=fix)
+    own = own_model(model)
+    runtime = Runtime(device_of(own))
+    with our_attention(own), computing(own, runtime):
+        yield SampledModel(own, Path(), text_of(own, tokenizer, config.date, config.template), runtime)
+
+
+@contextmanager
+def beside(reference: Any, runtime: Runtime) -> Iterator[Any]:
+    """Yield a reference for an evaluation: a folder, or a model, which is restored afterwards."""
+    if reference is None or isinstance(reference, str | Path):
+        yield reference if reference is None else model_folder(reference, "reference")
+        return
+    other = own_model(reference)
+    with our_attention(other), computing(other, runtime):
+        yield other
+
+
+def scorer_folder(config: ScoredSampling, reward_model: str | Path | None) -> Path | None:
+    """Return the folder of the reward model.
+
+    Reject a reward model that no reward uses, and a reward `model` without one.
+    """
+    if reward_model is None:
+        refuse_learned(config.terms, "Give reward_model: the folder of one")
+        return None
+    refuse_unread(config.terms)
+    return model_folder(reward_model, "reward_model")
