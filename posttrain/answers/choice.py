@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache, partial
 
 from posttrain.answers.extract import Form, after_mark, final_answer
 from posttrain.answers.nodes import Unreadable
@@ -11,7 +13,7 @@ _FONT = re.compile(r"\\(?:text\w*|math\w+)\s?\{([^{}]{0,80})\}")
 _OPEN, _CLOSE = r"(?:\\boxed\{|[\s*_$\"'`({\[]|\\\(){0,8}", r"(?![A-Za-z0-9'’^]|_(?!_))(?:[)}\]*$\"'`_]|\\\)){0,8}"
 _AND = r"\s?[,;&]\s?|\s(?=\W*[A-Z]\W)|\s?[和与及、，]\s?|,?\s(?:and|und|et|y|e|и)\s"
 _CHOSEN = re.compile(
-    r"[\s*_$\"'`:]{0,8}(?:(?:options?|choices?|letters?|answers?)\b[\s*_:]{0,4})?"
+    r"[\s*_$\"'`:]{0,8}(?:(?i:options?|choices?|letters?|answers?)\b[\s*_:]{0,4})?"
     rf"(?P<letters>{_OPEN}[A-Za-z]{_CLOSE}(?:(?:{_AND}){_OPEN}[A-Z]{_CLOSE}){{0,12}}"
     r"|[({$]{0,2}[A-Z]{2,10}\b[)}$]{0,2})(?P<rest>.*)",
     re.DOTALL,
@@ -19,26 +21,50 @@ _CHOSEN = re.compile(
 _MORE = re.compile(
     r"[\s,;/&*)$}\]]*(?:\b(?:or|and|and/or)\b\s*[($*]*[A-Z]\b|/\s*[A-Z]\b)|\s*\?|\W*(?:\bnot\b(?!\s*\W?[A-Z]\b)|\bor\b)"
 )
+_LISTED = re.compile(r"^[\s*>-]{0,6}\(?(?P<letter>[A-Z])[).:]\**\s+(?P<text>[^\n]{1,300}?)\s*$", re.MULTILINE)
 _ENDS = re.compile(r"\s*(?:\Z|[.:,;)。，]|[-–—]\s|(?:because|since|as)\b)")
 
 
-def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = False, unmarked: bool = False) -> str:
+def chosen(
+    text: str, choices: str, form: Form = "auto", *, truncated: bool = False, unmarked: bool = False, question: str = ""
+) -> str:
     """Return the letter of the last marked answer, or its letters in order. Raise Unreadable if there is none."""
+    read = partial(_read, choices=choices, listed=listed(question, choices))
 
     def fits(answer: str) -> bool:
-        return letters(answer, choices) is not None
+        return read(answer) is not None
 
     text = _FONT.sub(r"\1", text)
-    return _of(final_answer(text, form, truncated=truncated, unmarked=unmarked, fits=fits), choices)
+    return _of(read, final_answer(text, form, truncated=truncated, unmarked=unmarked, fits=fits), choices)
 
 
-def chosen_after(text: str, mark: str, choices: str) -> str:
+def chosen_after(text: str, mark: str, choices: str, question: str = "") -> str:
     """Return the letters after the last custom mark."""
-    return _of(after_mark(text, mark, lambda answer: letters(answer, choices) is not None), choices)
+    read = partial(_read, choices=choices, listed=listed(question, choices))
+    return _of(read, after_mark(text, mark, lambda answer: read(answer) is not None), choices)
 
 
-def _of(answer: str, choices: str) -> str:
-    found = letters(answer.upper() if len(answer.strip(" .")) == 1 else answer, choices)
+@lru_cache(maxsize=512)
+def listed(question: str, choices: str) -> dict[str, str]:
+    """Text -> letter, for the choices that a prompt lists on lines of their own; without texts that occur twice."""
+    found = [(_same(line["text"]), line["letter"]) for line in _LISTED.finditer(question) if line["letter"] in choices]
+    texts = [text for text, _ in found]
+    return {text: letter for text, letter in found if text and texts.count(text) == 1}
+
+
+def _same(text: str) -> str:
+    """A text of a choice in one spelling."""
+    return " ".join(re.sub(r"[$*_`\"'{}]|\\(?:text|mathrm)", "", text).lower().strip(" .,;").split())
+
+
+def _read(answer: str, *, choices: str, listed: dict[str, str]) -> str | None:
+    """The letters of an answer, or the letter of the choice whose text it is."""
+    one = answer.upper() if len(answer.strip(" .")) == 1 else answer
+    return letters(one, choices) or listed.get(_same(answer))
+
+
+def _of(read: Callable[[str], str | None], answer: str, choices: str) -> str:
+    found = read(answer)
     if found is None:
         raise Unreadable(f"it chooses none of {choices}, or one of several")
     return found

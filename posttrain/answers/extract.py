@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Literal
 
 from posttrain.answers.boxes import Mark, groups, in_context
+from posttrain.answers.following import REASON, may_follow
 from posttrain.answers.nodes import Unreadable
 
 Form = Literal["auto", "boxed", "hashes", "answer_is", "tags", "whole"]
@@ -69,11 +70,6 @@ _HEDGE = re.compile(
     r"|n['’]t\b|[或不]",
     re.IGNORECASE,
 )
-_REST = re.compile(
-    r"\s*,?\s*(?:because|since)\b|\s*(?:[,;:.!?)。，]|[—–-]\s)+\s*(?!and\b)[^\W\d]|[\s.!$)。」]*\Z"
-    r"|\s*\((?!base\b)(?=[^()]*[^\W\d]{3,}[^()]*\))|[\s$]+(?!and\b)[^\W\d]{2}[^\d\\=+*/^]*\Z"
-)
-"""Text after an answer that does not change it: words without numbers, or a separate clause."""
 _STEP = re.compile(r"\**\s*\d{1,2}[.)]\s+\**[^\W\d]")
 _OTHER = re.compile(r"\s*,?\s*(?:and not|not|rather than)\s")
 _SENTENCE = re.compile(r"(?:(?<=[.!?])(?<!\bi\.e\.)(?<!\be\.g\.)[*_\"$)]{0,3}\s+(?=[A-ZÀ-Я*\"(\\$0-9#])|(?<=[。！]))")
@@ -92,11 +88,13 @@ def reads(text: str) -> bool:
 
 
 def final_answer(
-    text: str, form: Form = "auto", *, truncated: bool = False, unmarked: bool = False, fits: Fits = reads
-) -> str:
+    text: str, form: Form = "auto", *, truncated: bool = False, unmarked: bool = False, fits: Fits = reads,
+    question: str | None = None,
+) -> str:  # fmt: skip
     """Return the last marked answer, as much of its line as fits.
 
-    Raise Unreadable if there is none or several differ.
+    Raise Unreadable if there is none or several differ. `question`: the words of the prompt may follow a value; None:
+    all words but operations.
     """
     text = spoken(text).strip()
     if not text:
@@ -105,7 +103,7 @@ def final_answer(
         return text[: LONGEST + 1]
     marks = sorted(_marks(text, form), key=lambda mark: mark.start)
     for place in reversed(range(len(marks))):
-        answer = _answer(text, marks, place, fits)
+        answer = _answer(text, marks, place, fits, question)
         if answer is None:
             continue
         if truncated and marks[place].end >= len(text) and marks[place].kind not in ("boxed", "tags"):
@@ -119,12 +117,12 @@ def final_answer(
     raise Unreadable(f"it has no marked answer{wanted}")
 
 
-def after_mark(text: str, mark: str, fits: Fits = reads) -> str:
+def after_mark(text: str, mark: str, fits: Fits = reads, question: str | None = None) -> str:
     """Return the answer after the last custom mark: the rest of its line, or the next line."""
     _, found, rest = text.rpartition(mark)
     if not found:
         raise Unreadable(f"it does not have `{mark} ANSWER`")
-    return _value(rest[:TAIL].strip().partition("\n")[0], fits)
+    return _value(rest[:TAIL].strip().partition("\n")[0], fits, question)
 
 
 def gold_answer(answer: str) -> str:
@@ -166,7 +164,7 @@ def _of_line(text: str, mark: re.Match[str], kind: Literal["hashes", "answer_is"
     return Mark(text[begin + 2 * (closing != "\n") : end], mark.start(), end, kind)
 
 
-def _answer(text: str, marks: list[Mark], place: int, fits: Fits) -> str | None:
+def _answer(text: str, marks: list[Mark], place: int, fits: Fits, question: str | None) -> str | None:
     """Return the answer of a mark; None if it is part of a sentence about something else."""
     mark = marks[place]
     is_heading = place > 0 and text[mark.end :].strip() and not re.search(r"[\d$\\]", mark.text)
@@ -185,8 +183,8 @@ def _answer(text: str, marks: list[Mark], place: int, fits: Fits) -> str | None:
     if mark.kind == "tags" and re.match(r"[^\W_]", text[mark.end :]):
         raise Unreadable("letters or digits directly after </answer>")
     if mark.kind == "tags":
-        return _value(mark.text, fits) if groups(mark.text) else mark.text
-    answer = _value(mark.text, fits)
+        return _value(mark.text, fits, question) if groups(mark.text) else mark.text
+    answer = _value(mark.text, fits, question)
     place_after = text.find(answer, mark.start) + len(answer)
     if place_after >= len(answer) and _WRONG.match(text[place_after : place_after + 40]):
         raise Unreadable("the words after the answer take it back")
@@ -195,7 +193,7 @@ def _answer(text: str, marks: list[Mark], place: int, fits: Fits) -> str | None:
     return None if about else answer
 
 
-def _value(line: str, fits: Fits) -> str:
+def _value(line: str, fits: Fits, question: str | None) -> str:
     """Return the answer at the start of a line: as much of its first sentence as fits."""
     if found := groups(line):
         return in_context(line, found[-1])
@@ -208,7 +206,8 @@ def _value(line: str, fits: Fits) -> str:
         return first
     for cut in _cuts(first):
         head, rest = first[:cut], first[cut:]
-        if _REST.match(rest) and not _HEDGE.search(_OTHER.sub(" ", rest, count=1)) and fits(head):
+        doubted = _HEDGE.search(_OTHER.sub(" ", rest, count=1)) and not REASON.match(rest)
+        if may_follow(rest, question) and not doubted and fits(head):
             return head
     return first
 

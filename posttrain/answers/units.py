@@ -276,11 +276,12 @@ def _nouns(words: Sequence[Token], place: int, power: int) -> tuple[Unit, int, i
     if unit is None:
         if len(noun) < 4 or not noun.endswith("s") or noun.endswith("ss") or noun in _NO_NOUNS:
             raise Unreadable(f"the word '{noun}' after a number")
-        unit = Unit(((f"W:{_singular(noun)}", 1),), ONE)
+        unit = Unit(((f"W:{singular(noun)}", 1),), ONE)
     return unit, 1, end + 1
 
 
-def _singular(noun: str) -> str:
+def singular(noun: str) -> str:
+    """A plural noun in the singular."""
     if noun.endswith("ies"):
         return noun[:-3] + "y"
     return noun[:-2] if noun.endswith(("shes", "ches", "xes", "sses")) else noun[:-1]

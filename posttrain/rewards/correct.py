@@ -31,8 +31,9 @@ class CorrectOptions(NumericOptions):
 
     answer: Answer = Field(
         "numeric",
-        description="numeric: a plain number; math: any equal form of it (LaTeX, fractions, units, sets, "
-        "intervals); choice: a letter; exact: the same text; regex: the match of a pattern equals the answer",
+        description="numeric: the prompt's answer is a plain number; math: it may also be a fraction, set, interval, "
+        "equation or text (LaTeX, units); "
+        "choice: a letter; exact: the same text; regex: the match of a pattern equals the answer",
     )
     form: Form = Field(
         "auto",
@@ -121,13 +122,19 @@ def _cannot_score(prompt: Prompt, options: CorrectOptions) -> str | None:
 
 
 def _numeric(rollout: Rollout, options: CorrectOptions) -> Score:
+    """Compare plain numbers; what is no plain number is read as `answer: math` reads it."""
     found = final_number(rollout.text, options)
     expected = expected_number(rollout.prompt.answer, options.after)
-    if found is None:
-        return missing_number(options)
     if expected is None:
         return unparseable("the prompt has no answer that can be read")
-    return Score(float(found == expected), answer=str(found.normalize()))
+    if found is not None:
+        return Score(float(found == expected), answer=str(found.normalize()))
+    if options.find == "last":
+        return missing_number(options)
+    from posttrain.rewards.answer_kinds.math import score_math
+
+    read = score_math(rollout, options)
+    return missing_number(options) if read.status == "unparseable" else read
 
 
 def _exact(rollout: Rollout, options: CorrectOptions) -> Score:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from posttrain.answers.choice import chosen, chosen_after
 from posttrain.answers.nodes import Unreadable
-from posttrain.rewards.correct import AnswerKind, CorrectOptions, gold_text, unparseable
+from posttrain.rewards.correct import AnswerKind, CorrectOptions, gold_text, question_of, unparseable
 from posttrain.rollout import Rollout, Score
 
 
@@ -21,11 +22,12 @@ def _why_unreadable(gold: str, options: CorrectOptions) -> str | None:
 
 
 def _score(rollout: Rollout, options: CorrectOptions) -> Score:
+    question = question_of(rollout.prompt)
     try:
         if options.form == "auto" and options.after is not None:
-            letter = chosen_after(rollout.text, options.after, options.choices)
+            letter = chosen_after(rollout.text, options.after, options.choices, question)
         else:
-            given = {"truncated": rollout.truncated, "unmarked": options.unmarked}
+            given: dict[str, Any] = {"truncated": rollout.truncated, "unmarked": options.unmarked, "question": question}
             letter = chosen(rollout.text, options.choices, options.form, **given)
     except Unreadable as reason:
         return unparseable(str(reason))

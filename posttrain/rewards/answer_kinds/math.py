@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from posttrain.answers.echo import why_refused
+from posttrain.answers.asked import why_not_asked
 from posttrain.answers.equal import same_answer, why_unreadable
 from posttrain.answers.extract import after_mark, final_answer, gold_answer
+from posttrain.answers.finished import why_unfinished
 from posttrain.answers.nodes import Unreadable
 from posttrain.rewards.correct import AnswerKind, CorrectOptions, gold_text, question_of, unparseable
 from posttrain.rollout import Rollout, Score
+
+LONGEST_QUESTION = 8000
+"""The number of characters at the end of a question that are compared with an answer."""
 
 
 def _why_unreadable(gold: str, options: CorrectOptions) -> str | None:  # noqa: ARG001
@@ -17,19 +21,23 @@ def _why_unreadable(gold: str, options: CorrectOptions) -> str | None:  # noqa: 
         return str(reason)
 
 
-def _score(rollout: Rollout, options: CorrectOptions) -> Score:
+def score_math(rollout: Rollout, options: CorrectOptions) -> Score:
+    """Compare the final answer of a completion with the prompt's."""
+    question = question_of(rollout.prompt)[-LONGEST_QUESTION:]
     try:
         if options.form == "auto" and options.after is not None:
-            found = after_mark(rollout.text, options.after)
+            found = after_mark(rollout.text, options.after, question=question)
         else:
-            found = final_answer(rollout.text, options.form, truncated=rollout.truncated, unmarked=options.unmarked)
+            found = final_answer(
+                rollout.text, options.form, truncated=rollout.truncated, unmarked=options.unmarked, question=question
+            )
         gold = gold_answer(gold_text(rollout.prompt, options))
         right = same_answer(gold, found, options.pairs)
     except Unreadable as reason:
         return unparseable(str(reason))
-    if right and (why := why_refused(question_of(rollout.prompt), found, gold)):
+    if right and (why := why_unfinished(question, found, gold) or why_not_asked(question, found, gold)):
         return Score(0.0, reason=why)
     return Score(float(right), answer=found)
 
 
-KINDS = {"math": AnswerKind(_score, _why_unreadable)}
+KINDS = {"math": AnswerKind(score_math, _why_unreadable)}

@@ -100,7 +100,6 @@ OTHER = [
     ("18", "18th"),
     ("18", "~18"),
     ("18", "~~18~~"),
-    ("18", "9+9"),
     ("180", "180 (or 181)"),
     ("(3,4)", "(y,x) = (3,4)"),
     (r"\{1,2\}", "x = 1, y = 2"),
@@ -153,8 +152,7 @@ def test_parts_are_compared_kind_by_kind() -> None:
     assert same(Quantity(half), Quantity(Call("div", (Num.of(2), Num.of(4))))) and not same(Quantity(one), Words("one"))
     assert same_value(half, Call("div", (Num.of(2), Num.of(4)))) and not same_value(half, one)
     assert same_value(Const("infinity"), Const("infinity")) and not same_value(Const("infinity"), one)
-    with pytest.raises(Unreadable, match="arithmetic that is left to do"):
-        same_value(Num.of(2), Call("add", (one, one)))
+    assert same_value(Num.of(2), Call("add", (one, one))), "whether it is finished is another question"
 
 
 def test_is_scientific() -> None:

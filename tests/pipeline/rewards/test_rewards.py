@@ -18,7 +18,8 @@ from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.pipeline.runs.evaluation import EvaluateParams
 from posttrain.pipeline.runs.samples import _prefers
 from posttrain.rewards.catalog import REWARDS, Rewards
-from posttrain.rewards.numeric import NumericOptions, expected_number, final_number
+from posttrain.rewards.correct import CorrectOptions, correct
+from posttrain.rewards.numeric import expected_number
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.scorable import check_scorable, scorable_prompts
 from posttrain.rewards.score import RewardSum
@@ -56,7 +57,9 @@ GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nShe sold 48+24 = <<48+
         ("#### 1,2345", "12345", 0.0),
         ("#### 1/2", "2", 0.0),
         ("#### 18 19", "19", 0.0),
-        ("#### 18 dollars", "18", 0.0),
+        ("#### 18 dollars", "18", 1.0),
+        ("#### **18**", "18", 1.0),
+        ("#### 18 doubled", "18", 0.0),
         ("#### 9007199254740993", "9007199254740992", 0.0),
         (f"#### {'9' * 400}", f"{'8' * 400}", 0.0),
         (f"#### {'9' * 400}", "inf", 0.0),
@@ -285,9 +288,12 @@ def test_the_examples_of_the_documentation_are_true() -> None:
     assert len(judged) == 10
     for mark, answer, completion, verdict in judged:
         after = None if mark in ("null", "last") else mark.strip("`")
-        options = NumericOptions(after=after, find="last" if mark == "last" else "end")
-        found = final_number(completion.replace("⏎", "\n"), options), expected_number(answer.replace("⏎", "\n"), after)
-        says = "answer refused" if found[1] is None else "not parsed" if found[0] is None else str(found[0] == found[1])
+        options = CorrectOptions(after=after, find="last" if mark == "last" else "end")
+        rollout = rollout_of(completion.replace("⏎", "\n"), answer.replace("⏎", "\n"))
+        (score,) = correct.score_fn(options, None)([rollout])  # type: ignore[arg-type]
+        assert isinstance(score, Score)
+        says = "not parsed" if score.status == "unparseable" else str(score.value == 1.0)
+        says = says if correct.cannot_score(rollout.prompt, options) is None else "answer refused"
         assert VERDICTS[verdict] == says, (mark, answer, completion)
     for name in REWARDS:
         assert f"\n| `{name}` | " in PAGE

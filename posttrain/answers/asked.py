@@ -1,0 +1,70 @@
+"""Is an answer that equals the gold answer about something else: the value of y for x, metres for centimetres?"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from posttrain.answers.equal import same_answer
+from posttrain.answers.nodes import Named, Quantity, Unit, Unreadable
+from posttrain.answers.read import read
+from posttrain.answers.tokens import FULL_WIDTH, tokens
+from posttrain.answers.units import is_money, table, unit_of
+
+_ASKED = re.compile(r"\b(?:how many|in) ((?:[a-z°$/]+\s?){1,4})", re.IGNORECASE)
+_FORMULA = re.compile(r"\$([^$]{1,300})\$|\\\((.{1,300}?)\\\)")
+
+
+def why_not_asked(question: str, answer: str, gold: str) -> str | None:
+    """Why an answer is about something else than the prompt asks for; None if it is not."""
+    question = question.translate(FULL_WIDTH)
+    try:
+        found, expected = read(answer), read(gold)
+    except Unreadable:
+        return None
+    if isinstance(found, Named) and not isinstance(expected, Named) and len(found.name) == 1 and found.name.islower():
+        names = {name for formula in _FORMULA.finditer(question) for name in _variables(formula[1] or formula[2])}
+        if names and found.name not in names:
+            return "it is the value of another variable"
+    bare = isinstance(expected, Quantity) and expected.unit is None
+    if bare and _has_other_unit(question, answer, found, gold):
+        return "it has another unit than the prompt asks for"
+    return None
+
+
+def _variables(formula: str) -> list[str]:
+    return re.findall(r"(?<![A-Za-z\\])[a-z](?![A-Za-z])", formula)
+
+
+def _has_other_unit(question: str, answer: str, found: Any, gold: str) -> bool:
+    """Whether a bare gold answer has the requested unit, and the answer another unit of the same kind."""
+    if not isinstance(found, Quantity) or found.unit is None:
+        return False
+    for asked in _ASKED.finditer(question):
+        words = asked[1].split()
+        for many in range(len(words), 0, -1):
+            unit = _unit(" ".join(words[:many]))
+            if unit is None:
+                continue
+            if unit != found.unit and is_money(unit) and is_money(found.unit):
+                return True
+            if unit.dimensions == found.unit.dimensions and unit != found.unit:
+                return _differs(f"{gold} {' '.join(words[:many])}", answer)
+            break
+    return False
+
+
+def _differs(gold: str, answer: str) -> bool:
+    try:
+        return not same_answer(gold, answer)
+    except Unreadable:
+        return True
+
+
+def _unit(words: str) -> Unit | None:
+    """The unit that words name; None if the table does not have it."""
+    try:
+        unit = unit_of(tokens(f"1 {words}")[1:])[1]
+    except Unreadable:
+        return None
+    return unit if unit is None or unit in table().values() or len(unit.dimensions) > 1 else None
