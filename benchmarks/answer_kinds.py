@@ -63,11 +63,12 @@ HARMLESS: Final = (
     ". This is 6 times 6", ", because there are six rows", "apples because we counted all", "(six rows of six)",
 )  # fmt: skip
 ENDINGS: Final = (
-    "#### {n}", "####{n}", "#### {n}.", "#### {n} pears", "#### **{n}**", "#### ${n}$", "#### \\boxed{{{n}}}", "#### {n} ",
-    "#### {n}\n", "#### {n}.0", "#### {n}.00", "#### {n} dollars", "#### ${n}", "#### {n} pears.", "#### $\\boxed{{{n}}}$",
-    "#### {n}\n\nThe answer is {n}.", "#### {n}\n\nSo Ann has {n} pears.", "#### **{n} pears**", "#### The answer is {n}",
-    "#### The answer is {n}.", "#### Answer: {n}", "#### = {n}", "#### {n} (pears)", "#### `{n}`", "#### _{n}_",
-    "#### {n} pears in total", "#### {n} pears are left.", "#### {n} because 2 are gone", "#### ${n}$ pears", "### {n}\n#### {n}",
+    "#### {n}", "####{n}", "#### {n}.", "#### {n} pears", "#### **{n}**", "#### ${n}$", "#### \\boxed{{{n}}}",
+    "#### {n} ", "#### {n}\n", "#### {n}.0", "#### {n}.00", "#### {n} dollars", "#### ${n}", "#### {n} pears.",
+    "#### $\\boxed{{{n}}}$", "#### {n}\n\nThe answer is {n}.", "#### {n}\n\nSo Ann has {n} pears.",
+    "#### **{n} pears**", "#### The answer is {n}", "#### The answer is {n}.", "#### Answer: {n}", "#### = {n}",
+    "#### {n} (pears)", "#### `{n}`", "#### _{n}_", "#### {n} pears in total", "#### {n} pears are left.",
+    "#### {n} because 2 are gone", "#### ${n}$ pears", "### {n}\n#### {n}",
 )  # fmt: skip
 WRONG_ENDINGS: Final = (
     "#### {n} or {m}", "#### {n}/7", "#### {n} minus one", "#### {m}", "#### not {n}", "#### {n}-{m}",

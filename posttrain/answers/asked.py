@@ -48,7 +48,9 @@ def _has_other_unit(question: str, answer: str, found: Any, gold: str) -> bool:
                 continue
             if unit != found.unit and is_money(unit) and is_money(found.unit):
                 return True
-            if unit.dimensions == found.unit.dimensions and unit != found.unit:
+            if unit.dimensions != found.unit.dimensions and not is_money(unit) and not is_money(found.unit):
+                return not any(name.startswith("W:") for name, _ in (*unit.dimensions, *found.unit.dimensions))
+            if unit != found.unit:
                 return _differs(f"{gold} {' '.join(words[:many])}", answer)
             break
     return False

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from posttrain.answers.following import changes_value
 from posttrain.answers.nodes import Unreadable
 
 LONGEST_BOX = 2000
@@ -94,7 +95,17 @@ def groups(text: str) -> list[Mark]:
             named = re.search(r"([A-Za-z](?:_\{?\w\}?)?)\s*=\s*\Z", text[max(0, box.start - 12) : box.start])
             joined.append([(named[1] if named else "", box)])
             signs.append("")
-    return [_together(group, between) for group, between in zip(joined, signs, strict=True)]
+    return [_in_brackets(text, _together(group, sign), group) for group, sign in zip(joined, signs, strict=True)]
+
+
+def _in_brackets(text: str, mark: Mark, group: Sequence[tuple[str, Mark]]) -> Mark:
+    r"""Several boxes in brackets are a point: (\boxed{5}, \boxed{3})."""
+    before, after = text[max(0, mark.start - 12) : mark.start], text[mark.end : mark.end + 12]
+    opened, closed = re.search(r"(?<![A-Za-z])\((?:\\left)?\s*\Z", before), re.match(r"\s*(?:\\right)?\)", after)
+    several = len({box.text.strip() for _, box in group}) > 1 and not any(name for name, _ in group)
+    if opened is None or closed is None or not several:
+        return mark
+    return Mark(f"({mark.text})", mark.start - (len(before) - opened.start()), mark.end + closed.end())
 
 
 def _together(group: Sequence[tuple[str, Mark]], between: str) -> Mark:
@@ -118,6 +129,8 @@ def in_context(text: str, box: Mark) -> str:
     after = _SPACES.sub(" ", text[box.end : box.end + 200])
     if not box.text.strip(" .{}") or touches(before, after):
         raise Unreadable("the box is empty, or holds only a part of the answer")
+    if changes_value(text[box.end : box.end + 40]):
+        raise Unreadable("the words after the box change its value")
     unit, value = _UNIT.match(text, box.end), box.text.strip(" ~")
     return f"{value} {unit[0].strip(' $~')}" if unit and _is_unit(unit[0].strip(" $~")) else value
 

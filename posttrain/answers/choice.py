@@ -35,7 +35,7 @@ def chosen(
         return read(answer) is not None
 
     text = _FONT.sub(r"\1", text)
-    return _of(read, final_answer(text, form, truncated=truncated, unmarked=unmarked, fits=fits), choices)
+    return _of(read, final_answer(text, form, truncated=truncated, unmarked=unmarked, fits=fits, question=""), choices)
 
 
 def chosen_after(text: str, mark: str, choices: str, question: str = "") -> str:

@@ -183,7 +183,10 @@ def _answer(text: str, marks: list[Mark], place: int, fits: Fits, question: str 
     if mark.kind == "tags" and re.match(r"[^\W_]", text[mark.end :]):
         raise Unreadable("letters or digits directly after </answer>")
     if mark.kind == "tags":
-        return _value(mark.text, fits, question) if groups(mark.text) else mark.text
+        if not groups(mark.text) and (fits(mark.text) or len(mark.text) > LONGEST):
+            return mark.text
+        found = _value(mark.text, fits, question)
+        return found if fits(found) else _only_number(mark.text) or found
     answer = _value(mark.text, fits, question)
     place_after = text.find(answer, mark.start) + len(answer)
     if place_after >= len(answer) and _WRONG.match(text[place_after : place_after + 40]):

@@ -14,13 +14,16 @@ NUMBERS: Final = word_set(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"
 )
-OPERATIONS: Final = word_set(
-    "plus minus times over half halves halved double doubled twice triple tripled quadrupled quarter third squared "
-    "cubed divided multiplied raised power powers root negated negative reversed inverted inverse reciprocal increased "
-    "reduced decreased rounded less more fewer short dozen dozens hundred thousand million billion percent modulo mod "
-    "factorial added subtracted opposite sum difference product quotient ratio between to up down almost nearly about "
-    "roughly approximately around least most under above below beyond within except excluding including without first "
-    "second or not no and but if unless maybe perhaps possibly either neither nor so"
+ARITHMETIC: Final = word_set(
+    "plus minus times over halves halved doubled tripled quadrupled squared cubed divided multiplied raised negated "
+    "reversed inverted increased reduced decreased percent modulo mod factorial thousand million billion dozen hundred"
+)
+OPERATIONS: Final = ARITHMETIC | word_set(
+    "half double twice triple quarter third power powers root negative inverse reciprocal rounded less more "
+    "fewer short dozens added subtracted opposite sum difference product quotient ratio between to up down "
+    "almost nearly about roughly approximately around least most under above below beyond within except "
+    "excluding including without first second or not no and but if unless maybe perhaps possibly either "
+    "neither nor so"
 )
 """Words that may change the value before them, besides numbers."""
 FILLERS: Final = word_set(
@@ -60,6 +63,12 @@ def may_follow(rest: str, question: str | None) -> bool:
     return (
         bool(re.match(r"[\s$]", rest)) and len(unknown) <= MOST_WORDS and all(_stem(word) in asked for word in unknown)
     )
+
+
+def changes_value(rest: str) -> bool:
+    """Whether the first word after a box is arithmetic: doubled, minus one."""
+    word = re.match(r"[\s$*_)\]]{0,6}([^\W\d_]{2,})", rest)
+    return word is not None and word[1].lower() in ARITHMETIC
 
 
 def _stem(word: str) -> str:

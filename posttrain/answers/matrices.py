@@ -15,9 +15,15 @@ _ARRAY = re.compile(
     re.DOTALL,
 )
 
+_NESTED = re.compile(r"\[\s*((?:\[[^\[\]]{1,300}\]\s*,?\s*){2,20})\]")
+"""Rows as lists: [[5, 4], [1, 2]]."""
+
 
 def matrix_of(text: str) -> Answer | None:
     """Return a text as a matrix; None if it is something else."""
+    if nested := _NESTED.fullmatch(text.strip()):
+        rows = re.findall(r"\[([^\[\]]*)\]", nested[1])
+        return _matrix("\\\\".join(row.replace(",", "&") for row in rows), "")
     found = _MATRIX.match(_ARRAY.sub(r"\\begin{pmatrix}\g<cells>\\end{pmatrix}", text))
     return _matrix(found["cells"], found["factor"]) if found else None
 

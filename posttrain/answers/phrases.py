@@ -39,6 +39,21 @@ _SMALL = re.split(
     "eighteen|nineteen",
 )
 _TENS = re.split(r"\W", "twenty thirty forty fifty sixty seventy eighty ninety")
+_PARTS = {
+    name if number == 1 else f"{name}s": place
+    for place, name in enumerate(re.split(r"\W", "third fourth fifth sixth seventh eighth ninth tenth"), 3)
+    for number in (1, 2)
+} | {"half": 2, "halves": 2, "quarter": 4, "quarters": 4}
+"""The last words of fractions: two thirds."""
+_MONTHS = re.split(r"\W", "jan feb mar apr may jun jul aug sep oct nov dec")
+_MONTH = (
+    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
+    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
+)
+_DATES = [
+    re.compile(rf"{_MONTH} (?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?:,? (?P<year>\d{{4}}))?"),
+    re.compile(rf"(?:the )?(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {_MONTH}(?:,? (?P<year>\d{{4}}))?"),
+]
 _THOUSANDS = {"thousand": 1000, "million": 10**6, "billion": 10**9}
 _NUMBERS = (
     r"(?:the set of )?(?:all )?(?:real )?(?:numbers|reals|values|[a-z])(?: of)?(?: [a-z])?(?: that are|"
@@ -71,6 +86,8 @@ def phrase(words: str) -> Answer | None:
         return _PHRASES.get(small) or _PHRASES[f"all {small}"]
     if clock := _CLOCK.fullmatch(words):
         return Words(f"{int(clock[1]) % 12 + 12 * (clock[3] in 'pP')}:{clock[2] or '00'}")
+    if date := next((found for form in _DATES if (found := form.fullmatch(words.lower()))), None):
+        return Words(f"{int(date['day'])} {_MONTHS.index(date['month'][:3]) + 1} {date['year'] or ''}".strip())
     if divided := _REMAINDER.fullmatch(words):
         return Words(f"{divided[1]} remainder {divided[2]}")
     parts = small.split()
@@ -88,6 +105,8 @@ def phrase(words: str) -> Answer | None:
 def in_digits(words: str) -> str | None:
     """Return a text that begins with a number in words, with digits instead: `12 apples`; None for another text."""
     parts = words.lower().replace("-", " ").split()
+    if len(parts) > 1 and (bottom := _PARTS.get(parts[-1])) and (top := _counted(parts[:-1])) is not None:
+        return f"{top}/{bottom}"
     for end in range(min(len(parts), 12), max(len(parts) - 4, 0), -1):
         if (number := _counted(parts[:end])) is not None:
             return " ".join([str(number), *parts[end:]])

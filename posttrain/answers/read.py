@@ -201,7 +201,7 @@ class Reader:
         ratio = split(found, ":")
         if 1 < len(ratio) <= 6:
             return Items(":", tuple(Quantity(whole(part)) for part in ratio))
-        if based := re.fullmatch(r"([0-9A-F]+)_\{?(?:\(?)(\d{1,2})(?:\)?)\}?", texts):
+        if based := re.fullmatch(r"\(?([0-9A-F]+)\)?_\{?(?:\(?)(\d{1,2})(?:\)?)\}?", texts):
             ten = based[2] == "10" and based[1].isdigit()
             return Quantity(Num(Fraction(based[1]))) if ten else Based(based[1], int(based[2]))
         if len(split(found, "\\over")) == 2:

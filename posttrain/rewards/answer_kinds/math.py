@@ -32,7 +32,8 @@ def score_math(rollout: Rollout, options: CorrectOptions) -> Score:
                 rollout.text, options.form, truncated=rollout.truncated, unmarked=options.unmarked, question=question
             )
         gold = gold_answer(gold_text(rollout.prompt, options))
-        right = same_answer(gold, found, options.pairs)
+        same_text = gold.replace(" ", "") == found.replace(" ", "")
+        right = same_text or same_answer(gold, found, options.pairs)
     except Unreadable as reason:
         return unparseable(str(reason))
     if right and (why := why_unfinished(question, found, gold) or why_not_asked(question, found, gold)):

@@ -130,3 +130,41 @@ def test_expressions_of_a_prompt() -> None:
     found = expressions(question)
     assert {"f(x) = x^2", "x^2", "f(x)", "a+b", "17^2", "2.5 kg", "50%", "3/4"} - {"f(x)"} <= set(found)
     assert not any("weighs" in text for text in found) and expressions("How are you?") == ()
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "gold", "right"),
+    [
+        ("?", "four ninths", "4/9", True),
+        ("?", "one half", "1/2", True),
+        ("?", "[[5,4],[1,2]]", r"\begin{pmatrix}5&4\\1&2\end{pmatrix}", True),
+        ("?", "[[5,4],[2,1]]", r"\begin{pmatrix}5&4\\1&2\end{pmatrix}", False),
+        ("?", "(1101)_2", "1101_2", True),
+        ("?", r"n\pi, n \in \mathbb{Z}", r"n\pi, n \in \mathbb{Z}", True),
+        ("?", "5 March 2024", "March 5, 2024", True),
+        ("?", "March 5", "March 5, 2024", False),
+        ("?", "Sept. 3rd", "the 3rd of September", True),
+        ("?", "34 marbles", "34", True),
+    ],
+)
+def test_forms_of_answers(question: str, answer: str, gold: str, right: bool) -> None:
+    assert (scored(question, answer, gold).value == 1.0) is right
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "right"),
+    [
+        (r"So it is $(\boxed{5}, \boxed{3})$.", "(5, 3)", True),
+        (r"So it is $(\boxed{3}, \boxed{5})$.", "(5, 3)", False),
+        (r"It is \boxed{5} doubled", "5", False),
+        (r"It is $\boxed{5}$ times two.", "5", False),
+        (r"It is $\boxed{5}$ and we are finished.", "5", True),
+        ("<answer>Ann has 5 apples.</answer>", "5", True),
+        ("<answer>Ann has 5 of 8 apples.</answer>", "5", False),
+        ("<answer>The answer is 5.</answer>", "5", True),
+    ],
+)
+def test_marks_and_the_words_next_to_them(text: str, gold: str, right: bool) -> None:
+    rollout = rollout_of(text, gold)
+    (score,) = correct.score_fn(CorrectOptions(answer="math"), None)([rollout])  # type: ignore[arg-type]
+    assert isinstance(score, Score) and (score.value == 1.0) is right

@@ -143,7 +143,7 @@ def test_what_a_completion_causes_in_the_parser_is_wrong_and_not_a_failure(monke
         raise RecursionError
 
     monkeypatch.setattr("posttrain.rewards.answer_kinds.math.same_answer", failing)
-    found = score(CorrectOptions(answer="math"), r"\boxed{1}", "1")
+    found = score(CorrectOptions(answer="math"), r"\boxed{2}", "1")
     assert found == Score(0.0, "unparseable", "reading it raised RecursionError")
 
 
