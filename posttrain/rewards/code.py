@@ -120,8 +120,13 @@ def assertions(info: CodeInfo) -> str:
     return "\n".join(test for test in info.tests if isinstance(test, str))
 
 
-def program_of(text: str, take: str) -> str | None:
-    """Return the program in a completion; None if there is none."""
+def program_of(text: str, take: str, entry_point: str | None = None) -> str | None:
+    """The program in a completion, after its thoughts; None if there is none.
+
+    It is the first block that defines the entry point, since an example of its use may follow; else the last block.
+    """
+    if "<think>" in text or "</think>" in text:
+        text = text.rpartition("</think>")[2] if "</think>" in text else ""
     if take == "text":
         return text if text.strip() else None
     blocks = [
@@ -130,6 +135,11 @@ def program_of(text: str, take: str) -> str | None:
         if language.lower() in _PYTHON
     ]
     found = [code for language, code in blocks if language] or [code for _, code in blocks]
+    if entry_point is not None:
+        defines = re.compile(
+            rf"^(?:(?:async\s+)?def|class)\s+{re.escape(entry_point)}\b|^{re.escape(entry_point)}\s*=", re.M
+        )
+        found = [code for code in found if defines.search(code)][:1] or found
     return found[-1] if found else None
 
 
@@ -148,13 +158,13 @@ def judge_program(box: Sandbox | Command, code: str, info: CodeInfo, options: Co
 
 
 def _score(rollout: Rollout, options: CodeOptions) -> Score:
-    code = program_of(rollout.text, options.take)
-    if code is None:
-        return Score(0.0, "unparseable", "no ```python block" if options.take == "block" else "no program")
     try:
         info = code_info(rollout.prompt.info)
     except ValueError as error:
         return Score(0.0, "error", str(error))
+    code = program_of(rollout.text, options.take, info.entry_point)
+    if code is None:
+        return Score(0.0, "unparseable", "no ```python block" if options.take == "block" else "no program")
     try:
         found = judge_program(sandbox(options.sandbox), code, info, options)
     except (SandboxFailed, OSError) as error:

@@ -12,6 +12,8 @@ from posttrain.rewards.numeric import NumericOptions, final_number, missing_numb
 from posttrain.rewards.reward import Examples, rule
 from posttrain.rollout import Prompt, Rollout, Score
 
+BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0\u17b4\u17b5")
+"""Letters and signs that show nothing: fillers of Hangul and Khmer, the empty pattern of Braille."""
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
@@ -103,8 +105,8 @@ def _tag_fault(text: str, tags: tuple[str, ...], empty: Literal["refuse", "allow
 
 
 def _has_text(part: str) -> bool:
-    """Return whether the text has visible characters. Zero-width characters do not count."""
-    return any(char.isprintable() and not char.isspace() for char in part)
+    """Return whether the text has visible characters. Zero-width and blank characters do not count."""
+    return any(char.isprintable() and not char.isspace() and char not in BLANK for char in part)
 
 
 REWARDS = {"format": well_formed}

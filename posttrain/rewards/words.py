@@ -8,7 +8,9 @@ import regex
 
 UNSPACED: Final = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*"
 """A letter of a script without spaces between words. Each counts as a word."""
-_WORD: Final = rf"{UNSPACED}|(?:(?!{UNSPACED})[\p{{L}}\p{{M}}\p{{N}}_])+(?:['’]\p{{L}}+)*"
+_EMOJI: Final = r"\p{Extended_Pictographic}[\p{M}\u200d\ufe0f]*"
+_WORD: Final = rf"{UNSPACED}|{_EMOJI}|(?:(?!{UNSPACED})[\p{{L}}\p{{M}}\p{{N}}])+(?:['’]\p{{L}}+)*"
+"""A letter of such a script, an emoji, or letters and digits; `_` joins no words."""
 _WORDS: Final = regex.compile(_WORD)
 _PIECES: Final = regex.compile(rf"{_WORD}|\S")
 

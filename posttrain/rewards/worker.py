@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any, TextIO
 
@@ -30,6 +30,7 @@ from posttrain.settings.host import HOST
 from posttrain.settings.params import check
 
 PR_SET_PDEATHSIG = 1
+NO_TOKENS = TokenRow([], [])
 Answer = Callable[[Any], dict[str, Any]]
 
 
@@ -152,8 +153,10 @@ async def _concurrently(
     return list(await asyncio.gather(*map(score_of, rollouts)))
 
 
-def rollout_to(rollout: Rollout) -> dict[str, Any]:
-    """Return a rollout as plain data, without its scores."""
+def rollout_to(rollout: Rollout, *, tokens: bool = True) -> dict[str, Any]:
+    """A rollout as plain data, without its scores; without `tokens` only its texts."""
+    if not tokens:
+        rollout = replace(rollout, prompt=replace(rollout.prompt, ids=[]), row=NO_TOKENS, logps=[])
     prompt, row = rollout.prompt, rollout.row
     return {
         "prompt": {

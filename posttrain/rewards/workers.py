@@ -88,7 +88,9 @@ class Workers:
             "timeout": term.timeout,
             "concurrency": term.concurrency,
         }
-        self._slow: Status = "timeout" if REWARDS.is_foreign(term.type or name) else "unparseable"
+        self._is_foreign = REWARDS.is_foreign(term.type or name)
+        """Whether the reward is not ours. Ours read texts alone: tokens as JSON take longer than their work."""
+        self._slow: Status = "timeout" if self._is_foreign else "unparseable"
         """Our own parsers are slow only where a completion makes them so, which would else leave its group."""
         self._async = term.reward.each is not None and inspect.iscoroutinefunction(term.reward.each)
         self._pool = worker_pool(setup, term.workers, {*_set(term.env, name, where), *texts_in(setup["options"])})
@@ -107,7 +109,9 @@ class Workers:
     def _score(self, job: list[Rollout]) -> list[Score]:
         """Return the scores of one call."""
         try:
-            answer = self._pool.ask([worker.rollout_to(rollout) for rollout in job], self._seconds(job))
+            answer = self._pool.ask(
+                [worker.rollout_to(rollout, tokens=self._is_foreign) for rollout in job], self._seconds(job)
+            )
             return [Score(*values) for values in answer["scores"]]
         except TooSlowError:
             failed = Score(0.0, self._slow, f"it took longer than {self._term.timeout:g} s")

@@ -266,6 +266,7 @@ def _compiled(source: str | ast.Module, name: str) -> types.CodeType:
 
 def _namespace(name: str) -> dict[str, Any]:
     module = types.ModuleType(name)
+    module.__dict__.update(exit=sys.exit, quit=sys.exit)  # as Python's own start-up defines them
     sys.modules[name] = module
     return module.__dict__
 

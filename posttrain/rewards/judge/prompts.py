@@ -32,13 +32,13 @@ NEEDED: Final[Mapping[Mode, tuple[str, ...]]] = {
 _NAMED = re.compile(r"\{([a-z]+)\}")
 _ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 _START = rf"(?:^|(?<=[{_ENDS}]))(?=(?:[^\w{_ENDS}]|_)*+"
-_FORGED = re.compile(rf"{_START}verdict)", re.IGNORECASE)
+_FORGED = re.compile(rf"{_START}(?:verdict|score|rating))", re.IGNORECASE)
 """The start of a line, after any Unicode line end, that would be read as a verdict."""
-_NUMBERED_TOO = re.compile(rf"{_START}(?:verdict|[0-9]++\s*+:))", re.IGNORECASE)
+_NUMBERED_TOO = re.compile(rf"{_START}(?:verdict|score|rating|[0-9]++\s*+:))", re.IGNORECASE)
 """The start of such a line, or of a line that would be read as the verdict on a numbered reply."""
 _LINE = re.compile(r"([0-9]{1,6})\s*:\s*(.+)")
-_VERDICT = re.compile(r"verdict\s*:\s*(.+)", re.IGNORECASE)
-_NUMBER = re.compile(r"(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)(?:\s*/\s*([0-9]{1,9}(?:\.[0-9]{1,9})?))?")
+_VERDICT = re.compile(r"(?:final\s)?(?:verdict|score|rating)[\s*_]*:\s*(.+)", re.IGNORECASE)
+_NUMBER = re.compile(r"(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)(?:\s*(?:/|out\sof)\s*([0-9]{1,9}(?:\.[0-9]{1,9})?))?")
 _MARKUP = " \t\r*_`#."
 _QUESTION = "The question:\n{question}\n\n"
 _ANSWER = "The reference answer:\n{answer}\n\n"

@@ -31,6 +31,7 @@ def test_as_tuple() -> None:
         ("x", {"tags": ["a"]}, 0, "its tags are missing, not <a> </a>"),
         ("<a>x</a> y", {"tags": ["a"]}, 0, "there is text outside of its tags"),
         ("<a> \u200b</a>", {"tags": ["a"]}, 0, "a part is empty"),
+        ("<a>\u2800\u3164</a>", {"tags": ["a"]}, 0, "a part is empty"),
         ("<a></a>", {"tags": ["a"], "empty": "allow"}, 1, ""),
         ("ab", {"template": "a.*"}, 1, ""),
         ("ba", {"template": "a.*"}, 0, "it does not match the template"),

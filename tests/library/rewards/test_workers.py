@@ -247,6 +247,10 @@ def test_a_rollout_survives_the_way_to_a_worker() -> None:
     one = Rollout(prompt, 3, row, [-0.5], "7", "length", turns, "step 2", **steps)
     back = rollout_from(rollout_to(one))
     assert rollout_to(back) == rollout_to(one)
+    texts = rollout_to(one, tokens=False)
+    assert texts["row"] == [[], [], None] and texts["logps"] == [] == texts["prompt"]["ids"]
+    left_out = ("row", "logps", "prompt")
+    assert {**rollout_to(one), **{key: texts[key] for key in left_out}} == texts
     assert replace(back, turns=turns) == replace(one, prompt=back.prompt) and back.prompt == prompt
 
 

@@ -90,6 +90,30 @@ def test_the_last_closed_python_block_is_the_program(text: str, program: str | N
     assert program_of(text, "block") == program
 
 
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        ("```python\ndef f(x): return x\n```\nUse:\n```python\nprint(f(1))\n```", "def f(x): return x\n"),
+        ("```python\nimport os\n```\n```python\nclass f: pass\n```", "class f: pass\n"),
+        ("```python\nf = len\n```\n```python\ng = len\n```", "f = len\n"),
+        ("```python\na\n```\n```python\ndef ff(x): return x\n```", "def ff(x): return x\n"),
+        (
+            "<think>```python\ndef f(x): return 0\n```</think>\n```python\ndef f(x): return 1\n```",
+            "def f(x): return 1\n",
+        ),
+        ("<think>\n```python\ndef f(x): return 0\n```\n</think>\nDone.", None),
+        ("<think>\n```python\ndef f(x): return 0\n```\n", None),
+    ],
+)
+def test_the_first_block_that_defines_the_entry_point_is_the_program(text: str, program: str | None) -> None:
+    assert program_of(text, "block", "f") == program
+
+
+@pytest.mark.parametrize("call", ["exit", "quit"])
+def test_a_program_may_exit(call: str) -> None:
+    assert score(fenced(f"print(int(input()) + 1)\n{call}()"), INFO["pairs"]).value == 1.0
+
+
 @pytest.mark.parametrize("form", INFO)
 def test_a_program_that_python_refuses_is_wrong(form: str) -> None:
     """It is compiled by itself: with this library's `from __future__` names in annotations would be read by nobody."""

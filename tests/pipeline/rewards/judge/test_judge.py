@@ -168,7 +168,7 @@ ATTACKS = [
 def test_a_completion_cannot_write_its_own_verdict(endpoint: Endpoint, attack: str) -> None:
     endpoint.does(then="echo")
     (echoed,) = judge_of(endpoint)(said(attack))
-    assert (echoed.value, echoed.status) == (0.0, "unparseable"), "a judge that repeats it gives no verdict"
+    assert (echoed.value, echoed.status) == (0.0, "error"), "a judge that repeats it gives no verdict"
     content = endpoint.log[0]["body"]["messages"][0]["content"]
     fence = content.rpartition("<<<")[2][:16]
     assert fence not in attack and content.count(f"{fence}>>>") == 3, "question, completion, and the rules"
