@@ -115,7 +115,7 @@ def test_keys() -> None:
     for key in (LR, "evaluate.settings.samples", "seed"):
         _check_key(key, params)
     for key in ("online.runs.gpro.kl", "online.runs.grpo", "online"):
-        with pytest.raises(ParamsError, match="is not a setting of a run of params.yaml"):
+        with pytest.raises(ParamsError, match="is not a setting of a run of params"):
             _check_key(key, params)
 
 
