@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from posttrain.errors import PipelineError
-from posttrain.pipeline.lock import plugin_check
+from posttrain.isolation.library import LIBRARY
+from posttrain.pipeline.lock import code_manifest, plugin_check
 from posttrain.pipeline.lock.plugin_check import (
     check_plugins,
     install,
@@ -28,11 +30,15 @@ CODE = {"files": {}, "packages": {"python": "3.11", "gone-reward": MADE, "hello-
 
 
 @pytest.fixture(autouse=True)
-def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A workspace next to one installed plugin, which gives two names: one of them is ours too."""
     monkeypatch.chdir(tmp_path)
-    points = {"trackers hello": "A", "trackers mlflow": "A"}
+    points = {"rewards hello": "A", "rewards correct": "A"}
     distributions.install(monkeypatch, tmp_path, "hello-plugin", points, "A = 1")
+    monkeypatch.setattr(code_manifest, "LOADED", (LIBRARY / "posttrain/rewards",))  # the whole library takes seconds
+    plugin_check._own_names.cache_clear()
+    yield
+    plugin_check._own_names.cache_clear()
 
 
 def test_packages_that_are_not_installed() -> None:
@@ -75,8 +81,8 @@ def test_how_to_install_what_a_run_has_used() -> None:
 def test_what_packages_register_is_listed() -> None:
     lines = [line for line in plugin_lines() if "hello-plugin" in line]
     assert lines == [
-        "plugins of hello-plugin 1.0: trackers hello, trackers mlflow",
-        "note: plugin 'mlflow' of posttrain.trackers of hello-plugin is not used: posttrain has this name itself",
+        "plugins of hello-plugin 1.0: rewards hello, rewards correct",
+        "note: plugin 'correct' of posttrain.rewards of hello-plugin is not used: posttrain has this name itself",
     ]
 
 
@@ -84,12 +90,11 @@ def test_why_a_name_cannot_be_used(tmp_path: Path) -> None:
     named = {plugin.name: plugin for plugin in every() if plugin.distribution == "hello-plugin"}
     assert plugin_check._fault(named["hello"]) == ""
     (tmp_path / "site-hello-plugin/hello_plugin.py").unlink()
-    assert plugin_check._fault(named["hello"]).startswith(
-        "plugin 'hello' of posttrain.trackers of hello-plugin is gone."
-    )
+    gone = "plugin 'hello' of posttrain.rewards of hello-plugin is gone. Install it again: "
+    assert plugin_check._fault(named["hello"]).startswith(gone)
     assert plugin_check._installed("hello-plugin") is False
 
 
 def test_our_own_names() -> None:
     assert {"correct", "format", "judge"} <= plugin_check._own_names("rewards")
-    assert "hello" not in plugin_check._own_names("trackers")
+    assert "hello" not in plugin_check._own_names("rewards")
