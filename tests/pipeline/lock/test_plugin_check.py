@@ -81,7 +81,7 @@ def test_how_to_install_what_a_run_has_used() -> None:
 def test_what_packages_register_is_listed() -> None:
     lines = [line for line in plugin_lines() if "hello-plugin" in line]
     assert lines == [
-        "plugins of hello-plugin 1.0: rewards hello, rewards correct",
+        "plugins of hello-plugin 1.0: rewards correct, rewards hello",
         "note: plugin 'correct' of posttrain.rewards of hello-plugin is not used: posttrain has this name itself",
     ]
 
