@@ -61,7 +61,7 @@ def test_seeds_of_one_setting_are_pooled(finished: Path) -> None:
         params.replace(run, run + other).replace("grpo: online/grpo}", "grpo: online/grpo, grpo2: online/grpo2}")
     )
     workspace.copy_results("dpo", "grpo2")
-    pooled = decided().rows[0]
+    pooled = next(row for row in decided().rows if len(row.policies) == 2)
     assert pooled.policies == ("grpo", "grpo2") and pooled.figures["seeds"] == 2
     mean = np.mean(
         [(workspace.right("grpo", prompt, 0) + workspace.right("dpo", prompt, 0)) / 4 for prompt in range(30)]
