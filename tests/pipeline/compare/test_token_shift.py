@@ -46,8 +46,7 @@ def test_shares_and_the_tokens_that_shifted_most() -> None:
 def test_the_answers_and_the_settings_of_a_policy(finished: Path) -> None:
     file = finished / "params.yaml"
     own = "{policy: sft/main, data: a/prompts, reference: none, reward_model: none}"
-    file.write_text(f"{file.read_text()}  runs: {{own: {own}}}
-")
+    file.write_text(f"{file.read_text()}  runs: {{own: {own}}}\n")
     model, shared = _settings("grpo")
     assert model == "online/grpo" and shared == load(EvaluateParams, "evaluate.settings")
     assert _settings("own") == ("sft/main", load(EvaluateRun, "evaluate.runs.own"))
