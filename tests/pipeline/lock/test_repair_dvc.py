@@ -66,6 +66,9 @@ def test_locks_of_dead_processes_are_removed(made: Path) -> None:
     assert repair_dvc._repair_rwlock(made, name) == line
     own = holder(os.getpid(), f"pytest {psutil.Process().cmdline()[-1]}")
     put(made / name, json.dumps({"read": {"a": [own, holder(GONE)]}, "write": {"b": own}}))
+    os.utime(
+        made / name, (2**33, 2**33)
+    )  # a clock that is set back while tests run would make this process a later one
     line = f"{name} named processes that have ended: {GONE} (dvc repro): removed from it"
     assert repair_dvc._repair_rwlock(made, name) == line
     assert json.loads((made / name).read_text()) == {"read": {"a": [own]}, "write": {"b": own}}
@@ -73,13 +76,16 @@ def test_locks_of_dead_processes_are_removed(made: Path) -> None:
 
 
 def test_a_process_holds_its_lock_while_it_lives() -> None:
-    with subprocess.Popen(["sleep", "300"]) as process:
-        now = time.time()
-        assert repair_dvc._holds(holder(process.pid, "dvc 300"), now) is True
-        assert repair_dvc._holds(holder(process.pid, "dvc repro"), now) is False
-        assert repair_dvc._holds(holder(process.pid, "dvc 300"), now - 1000) is False, "it began later"
+    process = subprocess.Popen(["sleep", "300"])
+    began = psutil.Process(process.pid).create_time()
+    try:
+        assert repair_dvc._holds(holder(process.pid, "dvc 300"), began) is True
+        assert repair_dvc._holds(holder(process.pid, "dvc repro"), began) is False
+        assert repair_dvc._holds(holder(process.pid, "dvc 300"), began - 1000) is False, "it began later"
+    finally:
         process.kill()
-    assert repair_dvc._holds(holder(process.pid, "dvc 300"), now) is False
+        process.wait()
+    assert repair_dvc._holds(holder(process.pid, "dvc 300"), began) is False
 
 
 def test_copies_of_killed_experiments_are_removed(made: Path) -> None:
