@@ -40,7 +40,7 @@ def test_a_group_is_ended_step_by_step(sleeper: subprocess.Popen[bytes]) -> None
 
 
 def test_the_guard_ends_the_groups_that_are_left(sleeper: subprocess.Popen[bytes]) -> None:
-    with subprocess.Popen(["sleep", "300"], start_new_session=True) as other:
+    with subprocess.Popen(["sleep", "20"], start_new_session=True) as other:
         threading.Thread(target=sleeper.wait).start()  # else what is left of it would still be a member of its group
         with OrphanGuard() as guard:
             for process in (sleeper, other):

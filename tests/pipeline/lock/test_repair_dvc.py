@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -100,7 +99,7 @@ def test_copies_of_killed_experiments_are_removed(made: Path) -> None:
 def test_a_running_experiment_is_noticed(made: Path) -> None:
     (made / COPIES).mkdir(parents=True)
     for place, words, expected in ((made, ["exp"], True), (made, [], False), (made / COPIES, [], True)):
-        command = [sys.executable, "-S", "-c", "print(flush=True); import time; time.sleep(99)", *words]
+        command = [sys.executable, "-S", "-c", "print(flush=True); import time; time.sleep(20)", *words]
         with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE) as process:
             assert process.stdout and process.stdout.readline()
             assert repair_dvc._runs_experiment(psutil.Process(process.pid), made) is expected
