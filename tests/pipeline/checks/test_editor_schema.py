@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from posttrain.pipeline.checks.editor_schema import editor_schema
+from posttrain.pipeline.checks.editor_schema import _items, editor_schema
 from posttrain.pipeline.params.yaml_files import read_yaml
 from tests.workspace import ROOT
 
@@ -76,3 +76,8 @@ def test_an_editor_shows_what_keys_mean(schema: Draft202012Validator) -> None:
     assert "a folder under models/" in run["start"]["description"]
     weight = found["$defs"]["rewards"]["properties"]["correct"]["anyOf"][1]["properties"]["weight"]
     assert "multiplied by" in weight["description"]
+
+
+def test_the_forms_of_a_table_are_its_items() -> None:
+    table, none = {"type": "object"}, {"type": "null"}
+    assert _items({"anyOf": [table, none]}) == _items({"oneOf": [none, table]}) == [table] and _items(table) == []

@@ -20,6 +20,7 @@ from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.memory import byte_count, decoding_bytes
 from posttrain.pipeline.checks.meta_models import config_source
+from posttrain.pipeline.commands import line
 from posttrain.pipeline.commands.plan.memory_estimate import demand_of
 from posttrain.pipeline.commands.plan.table import plan
 from posttrain.pipeline.params.params_file import at, read
@@ -309,3 +310,10 @@ def test_a_run_with_an_engine_names_what_lowers_it(params: Path) -> None:
 def test_a_stage_that_is_not_there_is_named() -> None:
     with pytest.raises(ParamsError, match="Did you mean 'sft@main'"):
         plan(["sft@mian"], None, 512)
+
+
+@pytest.mark.usefixtures("params")
+def test_the_command_gives_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posttrain.pipeline.commands.plan.memory_estimate.free_bytes", lambda _: 16e9)
+    words = ["plan", "base_scratch@new", "--prompt", "64"]
+    assert line.run(line.parse(words)) == plan(["base_scratch@new"], None, 64)

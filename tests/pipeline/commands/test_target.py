@@ -11,7 +11,7 @@ from posttrain.errors import ParamsError
 from posttrain.pipeline.commands.line import parse
 from posttrain.pipeline.commands.plugins import COMMANDS as OF_PLUGINS
 from posttrain.pipeline.commands.push.exporters import EXPORTERS
-from posttrain.pipeline.commands.target import target
+from posttrain.pipeline.commands.target import folder_target, target
 from tests.workspace import git
 
 GRAPH = """stages:
@@ -87,3 +87,9 @@ def test_a_page_may_be_written_again(workspace: Path, begin: str) -> None:
     assert target("mine.json", "--plot", ".json") == Path("mine.json")
     (workspace / "mine.gguf").write_bytes(b"GGUF\x03")
     assert target("mine.gguf", "--gguf", ".gguf") == Path("mine.gguf")
+
+
+def test_a_folder_of_ones_own_is_taken(workspace: Path) -> None:
+    assert folder_target("new/logs", "--to") == Path("new/logs")
+    (workspace / "logs").mkdir()
+    assert folder_target("logs", "--to") == Path("logs")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
 
+from posttrain.errors import DataError, PipelineError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.pipeline.compare.token_shift import TILE, _summary, token_ranks
+from posttrain.pipeline.compare.token_shift import TILE, _answers, _settings, _summary, token_ranks
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.runs.evaluation import EvaluateParams, EvaluateRun
 from posttrain.rollout import TokenRow
 from tests.library.models.tiny import tiny_model
+from tests.pipeline.report import workspace
 
 
 def test_ranks_are_those_of_the_sorted_logits() -> None:
@@ -34,3 +41,19 @@ def test_shares_and_the_tokens_that_shifted_most() -> None:
     assert [tuple(token.values()) for token in found.tokens] == [("so", 2, 3), ("z", 1, 1)]
     assert "8 tokens of 2 greedy answers of a, as b ranks them" in str(found)
     assert "shifted most: 'so' 2 of 3; 'z' 1 of 1" in str(found)
+
+
+def test_the_answers_and_the_settings_of_a_policy(finished: Path) -> None:
+    file = finished / "params.yaml"
+    own = "{policy: sft/main, data: a/prompts, reference: none, reward_model: none}"
+    file.write_text(f"{file.read_text()}  runs: {{own: {own}}}\n")
+    model, shared = _settings("grpo")
+    assert model == "online/grpo" and shared == load(EvaluateParams, "evaluate.settings")
+    assert _settings("own") == ("sft/main", load(EvaluateRun, "evaluate.runs.own"))
+    with pytest.raises(PipelineError, match="evaluate has no policy 'gpro'"):
+        _settings("gpro")
+    rows = _answers("grpo")
+    assert rows.height == 30 and rows["greedy"].all()
+    workspace.rewritten(finished, "none")
+    with pytest.raises(DataError, match="no greedy answer is stored with its tokens"):
+        _answers("grpo")

@@ -14,7 +14,7 @@ from posttrain.pipeline.lock.code_manifest import read_code as read
 from posttrain.pipeline.lock.code_manifest import write_code
 from posttrain.pipeline.params.params_file import at
 from posttrain.pipeline.params.params_file import read as read_settings
-from posttrain.pipeline.params.seeds import shared_seed
+from posttrain.pipeline.params.seeds import shared_seed, with_seed
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
 
@@ -72,3 +72,9 @@ def test_what_is_not_a_seed_is_refused(seed: object, tmp_path: Path, monkeypatch
 
 def test_a_sweep_of_seeds_alone_sets_that_of_all_runs() -> None:
     assert [one.overrides for one in trials("s", Sweep(seeds=[1, 2]))] == [{"seed": 1}, {"seed": 2}]
+
+
+def test_without_a_seed_the_sections_stay_as_they_are() -> None:
+    run = {"sft": {"runs": {"a": {"x": 1}, "b": {"seed": 2}}}}
+    assert with_seed(run) == run
+    assert with_seed({"seed": 5, **run}) == {"sft": {"runs": {"a": {"seed": 5, "x": 1}, "b": {"seed": 2}}}}

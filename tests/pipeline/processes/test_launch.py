@@ -8,12 +8,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import psutil
 import pytest
 
+from posttrain.errors import ParamsError, PipelineError
+from posttrain.isolation.library import library_command
 from posttrain.locks import held_folder
+from posttrain.pipeline.processes import launch
+from posttrain.pipeline.processes.children import Children
 from tests.workspace import ROOT, environment
 
 ENDED_S = 5.0
@@ -197,3 +203,64 @@ def test_an_error_in_any_process_is_one_line(start: Start, fault: str, rank: int
     assert errors.count("error: ") == 1
     assert ("Traceback" in errors) == (fault == "bug")
     assert not run.left()
+
+
+def run_of(*scripts: str) -> launch._Run:
+    """A run whose other processes have run these scripts."""
+    run = launch._Run("online@grpo")
+    run.children = Children(["sh", "-c", f"case $RANK in {' '.join(scripts)} esac"], len(scripts) + 1, "file:///a", {})
+    assert run.children.ended(30)
+    return run
+
+
+def test_the_likeliest_cause_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
+    alone = launch._Run("online@grpo")
+    assert alone.deaths() == [] and alone.reason() is None
+    run = run_of("1) echo broken pipe; exit 1;;", "2) kill -9 $$;;", "3) echo bad; exit 2;;")
+    assert sorted(death.order for death in run.deaths()) == [0, 1, 2]
+    error = run.reason()
+    assert isinstance(error, PipelineError) and error.what == "process 3 of 4 was ended by signal 9 (SIGKILL)"
+    own = run_of("1) echo bad; exit 2;;")
+    assert own.reason(most=0) is None and own.reason() is not None and "bad" in capfd.readouterr().err
+    run.end()
+    own.end()
+
+
+def test_an_error_that_another_process_caused_is_explained() -> None:
+    run = run_of("1) echo bad; exit 2;;")
+    assert launch._behind(ParamsError(what="a", where="b", fix="c"), run) is None
+    assert launch._behind(ValueError("a defect"), run) is None
+    found = launch._behind(RuntimeError("gloo: connection closed by peer"), run)
+    assert found is not None and found.what == "process 2 of 2 ended with exit code 2: bad"
+    assert launch._is_loss(RuntimeError("NCCL error")) is True and launch._is_loss(ValueError("a")) is False
+    assert launch._is_loss(PipelineError(what="NCCL", where="a", fix="b")) is False
+    run.end()
+
+
+def test_the_device_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+    assert launch._device("auto", 0) == "cpu" and launch._device("cpu", 1) == "cpu"
+    for device, words in (("mps", "cannot share a device of kind mps"), ("cuda", "no GPU was found")):
+        with pytest.raises(ParamsError, match=words):
+            launch._device(device, 0)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert launch._device("auto", 3) == "cuda" and chosen == [1]
+    with pytest.raises(ParamsError, match="the run has 3 processes on this host, and 2 GPUs"):
+        launch._device("cuda", 0, 3)
+
+
+def test_the_command_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(sys, "argv", ["train.py", "a"])
+    main.__spec__ = None
+    assert launch.own_command() == [sys.executable, "train.py", "a"]
+    main.__spec__ = ModuleSpec("stages.sft", None)
+    assert launch.own_command() == library_command("stages.sft", "a")
+    main.__spec__ = None
+    monkeypatch.setattr(sys, "argv", [""])
+    with pytest.raises(PipelineError, match="other processes cannot run what was typed"):
+        launch.own_command()

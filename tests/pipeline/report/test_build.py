@@ -265,3 +265,9 @@ def test_a_broken_curve_names_the_file(finished: Path) -> None:
     Path("plots/online/grpo.csv").write_text("step,reward\n0,high\n")
     with pytest.raises(DataError, match=r"plots/online/grpo\.csv: not readable as a table of metrics"):
         build_report()
+
+
+def test_policies_that_cannot_be_shown_are_returned(finished: Path) -> None:
+    assert build_report() == {}
+    (finished / "results/dpo/metrics.json").unlink()
+    assert list(build_report()) == ["dpo"]
