@@ -113,7 +113,7 @@ def test_a_killed_sandbox_answers_nothing() -> None:
     with Sandbox() as box:
         box._process.kill()
         box._process.wait()
-        with pytest.raises(SandboxFailed, match="the sandbox (has ended|does not answer)"):
+        with pytest.raises(SandboxFailed, match=r"the sandbox (has ended|does not answer)"):
             stopped(box, "", LIMITS)
         assert not box.alive
 
