@@ -118,8 +118,9 @@ def test_what_is_wrong_with_a_run() -> None:
         states = _packed_and_decoded(model, ROWS)
         assert _fault(lambda: states, head, expected) is None
         assert _fault(lambda: expected, None, expected) is None
-        assert _fault(lambda: expected + 2 * expected.abs().max(), None, expected) == (
-            f"gives other values when it is run packed (by {2 * expected.abs().max():.2g} of {expected.abs().max():.2g})"
+        size = float(expected.abs().max())
+        assert _fault(lambda: expected + 2 * size, None, expected) == (
+            f"gives other values when it is run packed (by {2 * size:.2g} of {size:.2g})"
         )
     assert _fault(fails, head, expected) == "cannot be run packed (RuntimeError: no kernel)"
     assert _fault(refuses, head, expected) == "cannot be run packed (no such layer)"

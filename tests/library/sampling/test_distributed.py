@@ -79,8 +79,8 @@ def test_completions_as_tensors() -> None:
     assert _completions(torch.tensor([2, 0, 1, 1]), torch.tensor([7, 8, 9]), torch.tensor([-0.5, -1.0, -2.0])) == some
     whole = Kept(torch.tensor([7, 6, 9], dtype=torch.int32), torch.tensor([2, 0, 1], dtype=torch.int32))
     kept = [whole.part(slice(0, 2)), whole.part(slice(2, 3))]
-    (found,) = _exchanged([Completion(one.ids, one.logps, one.finish, part) for one, part in zip(some, kept, strict=True)],
-                          kept=True)  # fmt: skip
+    carried = [Completion(one.ids, one.logps, one.finish, part) for one, part in zip(some, kept, strict=True)]
+    (found,) = _exchanged(carried, kept=True)
     parts: list[Any] = [one.kept for one in found]
     assert [(part.ids.tolist(), part.counts.tolist()) for part in parts] == [([7, 6], [2, 0]), ([9], [1])]
 

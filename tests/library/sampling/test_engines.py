@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -40,9 +41,8 @@ def test_names_of_engines() -> None:
 def test_settings_that_an_engine_cannot_have(
     name: str, sampling: dict[str, Any], args: dict[str, Any], servers: Any, fault: str
 ) -> None:
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match=re.escape(fault)):
         refuse_sampling(name, SamplingParams(**sampling), args, servers)
-    assert fault in str(refused.value)
 
 
 def test_settings_that_an_engine_can_have() -> None:

@@ -86,10 +86,9 @@ def test_json_is_not_escaped() -> None:
 
 def test_the_line_of_an_error() -> None:
     assert _line(ValueError("outside of any template")) is None
-    try:
+    with pytest.raises(ZeroDivisionError) as failed:
         compiled("\n\n{{ 1 // 0 }}").render()
-    except ZeroDivisionError as error:
-        assert _line(error) == 3
+    assert _line(failed.value) == 3
 
 
 def test_each_line_of_stdin_is_answered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
