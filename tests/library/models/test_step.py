@@ -101,8 +101,10 @@ def test_other_decoders_give_the_logits_of_whole_rows(has_own_cache: bool) -> No
 
 
 def test_a_llama_with_biases_is_a_step_too() -> None:
-    config = LlamaConfig(vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-                         num_key_value_heads=2, attention_bias=True, mlp_bias=True, initializer_range=0.2)  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        num_key_value_heads=2, attention_bias=True, mlp_bias=True, initializer_range=0.2,
+    )  # fmt: skip
     torch.manual_seed(0)
     model = LlamaForCausalLM(config).eval()
     for layer in model.model.layers:
