@@ -100,7 +100,8 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], fault: str) -> None:
 
 
 def test_settings_that_fit_stay() -> None:
-    assert params(processes=2, shards=2).shards == 2
+    assert TrainingParams.model_validate({}) == TrainingParams()
+    assert TrainingParams.model_validate({"processes": 2, "shards": 2}).shards == 2
     assert params(processes=4, adapter=LORA).processes == 4
     refuse_dropout(params(adapter=LORA))
     with pytest.raises(ValueError, match="dropout changes log-probs"):
