@@ -38,7 +38,7 @@ def measured(policy: SampledModel, rows: list[dict[str, Any]], kind: Any, refere
 
 def likelihood(policy: SampledModel, text: str) -> float:
     (row,) = policy.text.exchanges([(ASKED, said(text))])
-    return float(plain_logps(policy.policy, [list(row.prompt)], [list(row.rest)]).sum())
+    return float(plain_logps(policy.policy, [list(row.prompt)], [list(row.rest)]).sum().detach())
 
 
 PAIRS = [
