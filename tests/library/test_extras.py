@@ -26,3 +26,13 @@ def test_need(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as ended:
         need_or_exit("mine")
     assert str(ended.value.code).startswith("error: ") and "nothing_here" in str(ended.value.code)
+
+
+def test_an_environment_without_posttrain_s_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert extras._is_installed("torch") is True and extras._is_installed("nothing_here") is False
+    assert extras._is_installed("nothing_here.inside") is False
+    monkeypatch.setattr(extras, "CORE", ("nothing_here",))
+    found = package_error(ModuleNotFoundError(name="peft"))
+    assert found is not None and found.what == "the packages of posttrain are not installed"
+    with pytest.raises(extras.PackageError, match="the packages of posttrain are not installed"):
+        need("lora")

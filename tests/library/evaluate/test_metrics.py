@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
-from posttrain.evaluate.metrics import evaluation_metrics, rollouts_table
+from posttrain.evaluate.metrics import _total, evaluation_metrics, kl_to_reference, rollouts_table, summary
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
-from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from posttrain.rollout import Prompt, Rollout, Score, TokenRow, token_rows
 from posttrain.settings.params import Params, check
+from tests.library.models.tiny import plain_logps, random_rows, tiny_model
 
 
 class Settings(Params):
@@ -116,3 +119,39 @@ def test_a_failed_score_is_stored_without_a_value() -> None:
     counted = WeightedReward(reward=Reward(lambda options, context: lambda rollouts: []))
     table = rollouts_table("a", rollouts, RewardSum({"one": counted}, Context(None, "t")), greedy=False)
     assert [row[0]["value"] for row in table["scores"].to_list()] == [None, 0.0, 0.25]
+
+
+def test_the_divergence_from_a_reference() -> None:
+    prompts, completions = random_rows(4)
+    policy, reference = tiny_model(), tiny_model(1)
+    rows = [(row, row) for row in token_rows(prompts, completions)]
+    with torch.no_grad():
+        ratio = (plain_logps(reference, prompts, completions) - plain_logps(policy, prompts, completions)).double()
+    found = kl_to_reference(policy, reference, rows, 1.0, Runtime(DeviceParams(device="cpu")))
+    wanted = {"kl_k1": float(-ratio.sum()) / 4, "kl_k3": float((ratio.exp() - 1 - ratio).sum()) / 4}
+    assert found == pytest.approx(wanted, rel=1e-4)
+
+
+def test_one_line_of_metrics() -> None:
+    known = {"score": 0.5, "score_low": 0.25, "score_high": 0.75, "length": 12.0, "parsed": 1.0, "judged": 4.0}
+    assert summary("sft", known) == "sft: score 0.500 [0.250, 0.750], length 12.0"
+    more = {**known, "pass_at_1": 0.5, "greedy": 0.5, "reward_format": 1.0}
+    assert summary("sft", more) == "sft: pass@1 0.500 [0.250, 0.750], greedy 0.500, format 1.000, length 12.0"
+    nothing = summary("sft", {"judged": 0, "length": 3.0})
+    assert nothing.startswith("sft: ") and nothing.endswith(", length 3.0") and "0.500" not in nothing
+
+
+def test_rewards_in_a_table() -> None:
+    terms = {
+        "words": WeightedReward(weight=0.5, reward=Reward(lambda options, context: lambda some: [2.0] * len(some)))
+    }
+    reward = RewardSum(terms, Context(None, "t"))
+    row = Rollout(Prompt("p", [{"role": "user", "content": "q"}], (), "5"), 1, TokenRow([1], [2]), [-1.0], "x", "stop")
+    (one,) = reward.score([row])
+    assert _total(reward, one) == 1.0
+    failed = replace(one, scores={"words": Score(0.0, "error", "no")})
+    assert _total(reward, failed) is None
+    assert _total(None, replace(one, scores={"margin": Score(-0.25)})) == -0.25
+    table = rollouts_table("sft/main", [one, failed], reward, greedy=False)
+    assert table["reward"].to_list() == [1.0, None] and table["policy"].to_list() == ["sft/main"] * 2
+    assert table["sample"].to_list() == [1, 1] and "turn_rewards" not in table.columns

@@ -6,6 +6,7 @@ import math
 from itertools import combinations
 
 import numpy as np
+import polars as pl
 import pytest
 from numpy.testing import assert_allclose
 
@@ -16,10 +17,13 @@ from posttrain.evaluate.pairwise import (
     is_clear,
     length_controlled,
     ranks,
+    rated_again,
     ratings,
     resampled,
     spread,
     tallies,
+    wins_by_prompt,
+    with_numbers,
 )
 
 POLICIES, PROMPTS = 5, 60
@@ -192,3 +196,29 @@ def test_a_resample_without_a_prompt_of_the_pair_has_no_controlled_rate() -> Non
     assert 0 <= low < rates_R[0] < high <= 1
     some_R = length_controlled(wins, longer, prompts, weights_RP[~empty_R])
     assert np.array_equal(rates_R[~empty_R], some_R)
+
+
+MATCHES = pl.DataFrame(
+    [("b", "x", "y", 1.0), ("a", "x", "y", 0.0), ("b", "x", "y", 0.0), ("a", "x", "z", None), ("b", "x", "z", 1.0)],
+    schema=["prompt_id", "first", "second", "win"], orient="row",
+)  # fmt: skip
+
+
+def test_matches_by_prompt() -> None:
+    assert with_numbers(MATCHES)["number"].to_list() == [1, 0, 1, 0, 1]
+    found = wins_by_prompt(MATCHES, [("x", "y"), ("x", "z")])
+    assert_allclose(found, [[0.0, np.nan], [0.5, 1.0]])
+
+
+def test_ratings_of_matches_alone() -> None:
+    found = rated_again(MATCHES)
+    assert [*found] == ["x", "y", "z"] and found["y"] > found["x"] > found["z"]
+    assert all(rating == round(rating, 2) for rating in found.values())
+
+
+def test_an_interval_for_any_number_of_prompts() -> None:
+    low, high = always_valid(np.array([1.0, 0.0] * 40), 0.05)
+    assert low < 0.5 < high and low + high == pytest.approx(1.0, abs=1e-6)
+    wider = always_valid(np.array([1.0, 0.0] * 10), 0.05)
+    assert wider[0] < low and high < wider[1]
+    assert is_clear(np.ones(60), 0.05) is True and is_clear(np.array([1.0, 0.0] * 20), 0.05) is False

@@ -76,3 +76,25 @@ def test_a_masked_and_an_empty_row_leave_the_denominator() -> None:
     kept = kept_rows(torch.tensor([2, 0, 3]), torch.tensor([False, False, True]), t(1.0))
     assert kept.tolist() == [1, 0, 0]
     assert kept_rows(torch.tensor([2]), None, torch.zeros(1, dtype=torch.bfloat16)).dtype == torch.float32
+
+
+def test_parts_and_methods_of_a_step() -> None:
+    assert ragged.last_tokens(torch.tensor([2, 1, 3])).tolist() == [1, 2, 5]
+    part = step().tokens_in(slice(1, 4))
+    assert part.lengths_B.tolist() == [3] and part.tokens["logp"].tolist() == [2, 3, 4] and not part.rows
+    assert_close(step().sum_rows(VALUES), t(3, 0, 12))
+    assert_close(step().mean_rows(VALUES), t(1.5, 0, 4))
+
+
+def test_random_numbers_are_the_same_on_every_machine() -> None:
+    """SplitMix64 (Steele 2014) gives 0xE220A8397B1DCDAF first."""
+    assert ragged._mix(torch.tensor([ragged._GOLDEN])).tolist() == [0xE220A8397B1DCDAF - 2**64]
+    assert ragged._shift(torch.tensor([-1, 8]), 2).tolist() == [2**62 - 1, 2]
+    keys = ragged.row_keys(3, ["a", "b"])
+    assert keys.tolist() == [-1302338193992761053, -4469421954797768507]
+    found = ragged.uniform(keys, 2)
+    assert_close(
+        found, torch.stack([t(0.6145717512845476, 0.2633964804054738), t(0.5894227719776944, 0.5616910876884781)])
+    )
+    assert_close(ragged.uniform(keys, 1, torch.tensor([1, 0])), torch.stack([found[0, 1:], found[1, :1]]))
+    assert_close(ragged.uniform_at(keys, torch.tensor([1, 1])), found[:, 1])

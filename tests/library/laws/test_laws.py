@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from posttrain.laws.__main__ import main
 from posttrain.laws.cases import Shape
 from tests.library.laws.oracle_laws import LAWS
 from tests.library.laws.subjects import subjects
@@ -16,6 +21,12 @@ SHAPES = st.builds(
     longest=st.integers(1, 7),
     binary=st.booleans(),
 )
+
+OWN = """
+from posttrain.losses import Options, Surrogate
+
+plain = Surrogate(Options, lambda tokens, options: tokens.ratio * tokens.advantage, "r A")
+"""
 
 each_law = pytest.mark.parametrize("law", list(LAWS))
 each_subject = pytest.mark.parametrize("subject", list(subjects()))
@@ -53,3 +64,18 @@ def test_every_row_keeps_every_law(law: str, subject: str) -> None:
 @each_subject
 def test_every_row_keeps_every_law_widely(law: str, subject: str) -> None:
     holds_widely(law, subject)
+
+
+def test_the_command_ends_with_1_where_it_finds_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "custom").mkdir()
+    (tmp_path / "custom/laws_of_ours.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["laws", "laws_of_ours", "--json"])
+    assert main() == 0
+    assert json.loads(capsys.readouterr().out)
+    monkeypatch.setattr(sys, "argv", ["laws", "not_there"])
+    assert main() == 1
+    assert capsys.readouterr().err.startswith("error: laws: custom/not_there.py not found")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.files import write_json
+from posttrain.measure.record import cpu_isa, note, noted, read_record, record_path, versions, write_record
 from tests.workspace import ROOT, environment
 
 RECORD = """
@@ -70,3 +72,26 @@ def test_a_summary_that_cannot_be_put_in_its_place_leaves_nothing_beside_it(tmp_
     with pytest.raises(OSError, match="directory"):
         write_json(tmp_path / "a.json", {})
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_facts_and_files_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POSTTRAIN_CPU_ISA", "avx2")
+    note(a_fact="known")
+    assert noted("a_fact") == "known" and noted("another") is None
+    assert record_path("online@grpo") == Path("records/online/grpo.json") and cpu_isa() == "avx2"
+    write_record("online@grpo", {"inputs": ["a"]})
+    found = read_record(record_path("online@grpo"))
+    assert (found["stage"], found["a_fact"], found["inputs"], found["cpu_isa"]) == (
+        "online@grpo",
+        "known",
+        ["a"],
+        "avx2",
+    )
+    assert found["versions"] == versions() and versions()["torch"] == importlib.metadata.version("torch")
+    for text in ("[1]", "{", "null"):
+        Path("damaged.json").write_text(text, encoding="utf-8")
+        assert read_record(Path("damaged.json")) == {}
+    assert read_record(Path("none.json")) == {}
+    monkeypatch.delenv("POSTTRAIN_CPU_ISA")
+    assert cpu_isa() == "as found"

@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from posttrain.models.forward.forward import packed_states, score_tokens
+from posttrain.errors import ModelError
+from posttrain.models.files.store import scorer_of
+from posttrain.models.forward.forward import (
+    PackedAttention,
+    Scoring,
+    _band,
+    _scalars,
+    add_embedding_gradient,
+    backbone,
+    embedded_leaf,
+    has_own_cache,
+    own_states,
+    packed_states,
+    register,
+    row_states,
+    run_in_rows,
+    runs_in_rows,
+    score_rows,
+    score_tokens,
+    value_tokens,
+)
 from posttrain.models.forward.logp import Head, exact_kl, plain_token_logp, token_logp
 from posttrain.rollout import TokenRow, token_rows
 from posttrain.text.packing import micro_batches, pack
@@ -159,3 +181,115 @@ def test_bf16_forward_and_gradient_stay_near_float32() -> None:
     assert (near - exact).abs().mean() < 0.05
     assert torch.nn.functional.cosine_similarity(slope, near_slope, dim=0) > 0.99
     assert not torch.equal(exact, near), "bf16 was never used"
+
+
+def attended(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
+    """Causal attention [1, H, T, D] by its definition."""
+    key, value = (part.repeat_interleave(query.shape[1] // key.shape[1], 1) for part in (key, value))
+    scores = query @ key.transpose(2, 3) * scoring.scale
+    scores = scores if scoring.cap is None else scoring.cap * (scores / scoring.cap).tanh()
+    at = torch.arange(query.shape[2])
+    seen = at[None] <= at[:, None]
+    seen = seen if scoring.window is None else seen & (at[None] > at[:, None] - scoring.window)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if scoring.sink_H is not None:
+        sink = scoring.sink_H[None, :, None, None].expand(*scores.shape[:-1], 1)
+        return torch.cat([scores, sink], -1).softmax(-1)[..., :-1] @ value
+    return scores.softmax(-1) @ value
+
+
+SCORINGS = {
+    "plain": Scoring(0.5),
+    "window": Scoring(0.5, window=3),
+    "cap": Scoring(0.5, cap=1.5),
+    "sink": Scoring(0.5, sink_H=torch.tensor([0.5, -1.0, 2.0, 0.0])),
+    "all": Scoring(0.5, 4, 2.0, torch.tensor([0.5, -1.0, 2.0, 0.0])),
+}
+
+
+@pytest.mark.parametrize("name", SCORINGS)
+def test_attention_of_packed_rows_is_that_of_each_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posttrain.models.forward.forward.QUERY_BLOCK", 2)
+    scoring = SCORINGS[name]
+    assert scoring.plain == (name in ("plain", "window"))
+    packed = pack(token_rows([[1] * 5, [2] * 7], [[], []]))
+    query, key, value = torch.randn(1, 4, 12, 8), torch.randn(1, 2, 12, 8), torch.randn(1, 2, 12, 8)
+    found = PackedAttention(packed).attend(0, query, key, value, scoring)
+    for part in (slice(0, 5), slice(5, 12)):
+        wanted = attended(query[:, :, part], key[:, :, part], value[:, :, part], scoring)
+        torch.testing.assert_close(found[:, part], wanted.transpose(1, 2))
+
+
+def test_what_a_query_sees_and_how_scores_are_capped() -> None:
+    assert _band(2, 4, 1, 2, torch.device("cpu")).tolist() == [[True, True, False], [False, True, True]]
+    scores = torch.tensor([[0.0, 3.0]])
+    assert Scoring(1.0).capped(scores) is scores
+    torch.testing.assert_close(Scoring(1.0, cap=3.0).capped(scores), 3 * (scores / 3).tanh())
+    torch.testing.assert_close(Scoring(1.0).weights(scores.bfloat16()), scores.softmax(-1))
+    with_sink = Scoring(1.0, sink_H=torch.tensor([1.0])).weights(scores[None, None])
+    torch.testing.assert_close(with_sink[0, 0], torch.tensor([[0.0, 3.0, 1.0]]).softmax(-1)[:, :2])
+
+
+def test_a_layer_that_is_called_by_itself_is_refused() -> None:
+    model = tiny_model()
+    assert register() == model.config._attn_implementation and backbone(model) is model.model
+    with pytest.raises(ModelError, match="called without `posttrain_attention`"):
+        model(torch.tensor([[1, 2]]))
+    model.set_attn_implementation("eager")
+    with pytest.raises(ModelError, match="its attention is 'eager', not 'posttrain'"):
+        packed_states(model, pack(token_rows([[1, 2]], [[3]])))
+
+
+@torch.no_grad()
+def test_states_in_rows_from_the_own_cache_and_packed_are_the_same() -> None:
+    model, rows = tiny_model(), [[1, 2, 3, 4], [5, 6]]
+    packed = pack(token_rows(rows, [[], []]))
+    wanted = packed_states(model, packed)
+    assert runs_in_rows(model) is False and has_own_cache(model) is False
+    run_in_rows(model)
+    model.has_own_cache = True
+    assert runs_in_rows(model) is True and has_own_cache(model) is True
+    torch.testing.assert_close(packed_states(model, packed), wanted, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(row_states(model, torch.tensor(rows[:1]))[0], wanted[:4], atol=1e-5, rtol=1e-4)
+    first, cache = own_states(model, torch.tensor([[1, 2, 3]]), None)
+    last, cache = own_states(model, torch.tensor([[4]]), cache)
+    torch.testing.assert_close(torch.cat([first, last], 1)[0], wanted[:4], atol=1e-5, rtol=1e-4)
+    assert cache.get_seq_length() == 4
+
+
+def test_embeddings_as_a_leaf_get_their_gradient() -> None:
+    model, packed = tiny_model(), pack(token_rows([[1, 2], [1]], [[3], [2]]))
+    weight = model.model.embed_tokens.weight
+    states = packed_states(model, packed)
+    states.square().sum().backward()
+    wanted = weight.grad.clone()
+    model.zero_grad()
+    leaf = embedded_leaf(model, packed)
+    assert leaf is not None and torch.equal(leaf, weight.detach()[packed.ids_N])
+    packed_states(model, packed, leaf).square().sum().backward()
+    add_embedding_gradient(model, packed, leaf)
+    torch.testing.assert_close(weight.grad, wanted, atol=1e-4, rtol=1e-4)
+    weight.requires_grad_(requires_grad=False)
+    assert embedded_leaf(model, packed) is None
+
+
+@torch.no_grad()
+def test_scores_and_values_of_a_scalar_head() -> None:
+    scorer = scorer_of(tiny_model(), "test")
+    scorer.score.weight.normal_(generator=torch.Generator().manual_seed(0))
+    packed = pack(token_rows([[1, 2], [3]], [[4], [5, 6]]))
+    scores = [scorer.score(row_states_of(scorer, row))[:, 0] for row in ([1, 2, 4], [3, 5, 6])]
+    torch.testing.assert_close(
+        score_rows(scorer, packed), torch.stack([row[-1] for row in scores]), atol=1e-5, rtol=1e-4
+    )
+    before = torch.cat([scores[0][1:2], scores[1][:2]])
+    torch.testing.assert_close(value_tokens(scorer, packed), before, atol=1e-5, rtol=1e-4)
+    scorer.config.reward_shift = 0.5
+    torch.testing.assert_close(value_tokens(scorer, packed), before - 0.5, atol=1e-5, rtol=1e-4)
+    half = _scalars(torch.ones(2, 1, dtype=torch.bfloat16))
+    assert half.dtype == torch.float32 and half.tolist() == [1.0, 1.0]
+
+
+def row_states_of(model: Any, row: list[int]) -> Tensor:
+    """The states of a row alone, by packed attention."""
+    return packed_states(model, pack(token_rows([row], [[]])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -12,7 +13,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from posttrain.models.files.weights import STORED, TensorFile
+from posttrain.models.files.weights import (
+    INDEX,
+    STORED,
+    TensorFile,
+    describe,
+    digest,
+    has_weights,
+    kind,
+    open_weights,
+    write_shards,
+)
 from tests.library.models.tiny import tiny_folder
 from tests.workspace import ROOT
 
@@ -93,3 +104,22 @@ def test_loading_and_saving_hold_the_weights_once(kind: str, tmp_path: Path) -> 
     print(found)
     assert found.pop("MB") > 200
     assert {name: share for name, share in found.items() if share > MOST} == {}
+
+
+def test_shards_are_written_described_and_read(tmp_path: Path) -> None:
+    parts = {"a": torch.arange(4.0), "b": torch.ones(2, dtype=torch.bfloat16), "c": torch.zeros(3)}
+    assert has_weights(tmp_path) is False
+    found = write_shards(parts.items(), parts, tmp_path, 18)
+    assert found == {name: describe(part) for name, part in parts.items()} and has_weights(tmp_path) is True
+    plain = hashlib.sha256(parts["a"].numpy().tobytes()).hexdigest()
+    assert found["a"] == {"shape": [4], "dtype": "float32", "sha256": plain}
+    assert len([*tmp_path.glob("*.safetensors")]) == 2
+    index = json.loads((tmp_path / INDEX).read_text(encoding="utf-8"))
+    assert index["metadata"] == {"total_size": 32} and [*index["weight_map"]] == ["a", "b", "c"]
+    with open_weights(tmp_path) as weights:
+        assert "a" in weights and "x" not in weights and len(weights) == 3 and list(weights) == ["a", "b", "c"]
+        assert torch.equal(weights.tensor("b"), parts["b"]) and weights.later("c").get_shape() == [3]
+        assert weights.dtype() == torch.float32
+    assert write_shards(parts.items(), parts, tmp_path, 10**9, described=False) == {"a": {}, "b": {}, "c": {}}
+    assert digest(tmp_path / INDEX) == hashlib.sha256((tmp_path / INDEX).read_bytes()).hexdigest()
+    assert kind(torch.bfloat16) == "bfloat16"

@@ -11,7 +11,7 @@ import torch
 
 import posttrain
 from posttrain.errors import ParamsError
-from posttrain.online.prompt_order import ByPassRate, PassRates, PromptOrder
+from posttrain.online.prompt_order import ByPassRate, PassRates, PromptOrder, prompt_order
 from posttrain.rollout import Rollout
 from tests.library.models.tiny import tiny_folder
 
@@ -104,3 +104,13 @@ def test_a_reference_that_no_loss_reads_is_not_renewed(tmp_path: Path) -> None:
     settings = {"kl": "none", "renew_reference": {"every": 2}}
     with pytest.raises(ParamsError, match="the run has no reference"):
         posttrain.train_online(model, tokenizer, PROMPTS, even, settings=settings)
+
+
+def test_the_order_that_the_settings_choose() -> None:
+    plain, rates = prompt_order("abc", 3, None), prompt_order("abc", 3, PassRates())
+    assert type(plain) is PromptOrder and plain.places(0, 3) == PromptOrder(3, 3).places(0, 3)
+    assert (
+        plain.state_dict() == {}
+        and isinstance(rates, ByPassRate)
+        and rates.state_dict().keys() == {"passed", "samples"}
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +16,19 @@ from posttrain.algorithms.distill.reverse_kl import reverse_kl
 from posttrain.algorithms.distillation import DistillConfig, DistillObjective, TaughtConfig, TaughtObjective
 from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.errors import ParamsError
 from posttrain.formulas.distill import Divergence, forward_kl
 from posttrain.laws.cases import Shape, build, run
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.rollout import TokenRow
+from posttrain.models.files.store import load_policy, load_tokenizer, save_model
+from posttrain.models.files.text import load_text
+from posttrain.online.distill import StudentConfig
+from posttrain.online.teachers import Student, _config, check_teacher, shared_context, teachers_of
+from posttrain.rollout import Prompt, TokenRow
+from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.step import Batch, make_batch
-from tests.library.models.tiny import tiny_model
+from tests.library.models.tiny import tiny_folder, tiny_model
 
 RUNTIME = Runtime(DeviceParams(device="cpu", threads=1))
 NEEDS = frozenset({"teacher_kl"})
@@ -95,3 +102,47 @@ def test_next_to_a_reward_the_gradient_is_the_sum_of_both() -> None:
     assert_close(both.gradients["teacher_kl"], 0.3 * other.gradients["teacher_kl"])
     assert both.metrics["teacher_kl"] == pytest.approx(other.metrics["teacher_kl"])
     assert both.metrics["policy_loss"] == pytest.approx(float(one.loss))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("teacher"))
+
+
+def student(folder: Path, **given: Any) -> Student:
+    asked = [Prompt("p", [{"role": "user", "content": "1+1"}], (), "2")]
+    text = load_text(folder)
+    return Student(text, len(text.tokenizer), [replace(one, ids=text.prompt(one.messages)) for one in asked], **given)
+
+
+def test_models_folders_and_endpoints_teach(folder: Path) -> None:
+    model = load_policy(folder)
+    served = {"far": {"url": "http://127.0.0.1:1/v1", "model": "m"}}
+    config = StudentConfig.preset("reverse_kl", served=served)
+    found = teachers_of(config, student(folder), {"a": folder, "b": model}, RUNTIME)
+    assert [one.share for one in found] == [pytest.approx(1 / 3)] * 3 and found[1].model is model
+    assert found[0].model is not None and not any(part.requires_grad for part in found[0].model.parameters())
+    assert found[2].model is None and found[2].served is not None and found[0].prompts is None
+    context = StudentConfig.preset("context_distill", context="It is {answer}.")
+    (taught,) = teachers_of(context, student(folder), {"a": model}, RUNTIME)
+    assert taught.prompts is not None and len(taught.prompts) == 1
+
+
+def test_the_longest_row_that_both_can_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, model = load_text(folder), tiny_model()
+    assert _config(folder).vocab_size == len(text.tokenizer) and _config(model) is model.config
+    assert shared_context(text, model, {}, "here") == 256
+    assert shared_context(text, model, {(1, 2): [1, 2, 3, 4, 5]}, "here") == 253
+    assert capsys.readouterr().out == "here: rows end at 253 tokens, since the teacher's context is 256\n"
+    model.config.max_position_embeddings = 0
+    assert shared_context(text, model, {}, "here") == 256
+
+
+def test_a_teacher_of_other_tokens_is_refused(folder: Path, tmp_path: Path) -> None:
+    check_teacher(student(folder), folder, "a")
+    with pytest.raises(ParamsError, match="has 97 embeddings and the model has"):
+        check_teacher(student(folder), tiny_model(), "a")
+    train_tokenizer(["other words"] * 9, BpeParams(vocabulary=270), tmp_path / "tokens")
+    save_model(tiny_model(0, len(load_tokenizer(tmp_path / "tokens"))), tmp_path / "model", tmp_path / "tokens")
+    with pytest.raises(ParamsError, match="has another tokenizer than the model"):
+        check_teacher(student(folder), tmp_path / "model", "a")

@@ -9,7 +9,8 @@ import pytest
 
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.rewards.catalog import Rewards
+from posttrain.rewards.catalog import Rewards, term
+from posttrain.rewards.composition import CascadeOptions, _compares, _credit, _first_examples
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context, Reward, WeightedReward, rule
 from posttrain.rewards.scorable import scorable_prompts
@@ -144,3 +145,23 @@ def test_prompts_that_one_part_of_a_cascade_can_judge_are_kept() -> None:
     assert [one.id for one in scorable_prompts(mixed, prompts, "here")] == ["a", "b"]
     both = check(Settings, {"reward": {"milestones": {"of": {**rule, "format": 1.0}}}}, where="x").reward
     assert [one.id for one in scorable_prompts(both, prompts, "here")] == ["a"]
+
+
+def test_the_credit_of_milestones() -> None:
+    reached, missed, unread = Score(1.0), Score(0.5), Score(0.0, "unparseable", "no number")
+    failed = Score(0.0, "timeout")
+    assert _credit([reached, missed, reached], [0.25, 0.5, 1.0], in_order=False) == Score(1.25)
+    assert _credit([reached, missed, reached], [0.25, 0.5, 1.0], in_order=True) == Score(0.25)
+    assert _credit([reached, failed], [1.0, 1.0], in_order=False) is failed
+    assert _credit([missed, failed], [1.0, 1.0], in_order=True) == Score(0.0)
+    assert _credit([unread, unread], [1.0, 1.0], in_order=False) == Score(0.0, "unparseable", "no number")
+
+
+def test_what_a_cascade_takes_from_its_parts() -> None:
+    exact = term("correct", {"answer": "exact"})
+    options = CascadeOptions.model_construct(of={"first": exact, "second": term("format", 1.0)})
+    prompt = Prompt("p", [{"role": "user", "content": "?"}], (), "5")
+    examples = _first_examples(prompt, options)
+    assert examples.right and not examples.wrong and _compares(options) is False
+    alike = WeightedReward(reward=Reward(lambda options, context: lambda some: [], compares=lambda options: True))
+    assert _compares(CascadeOptions.model_construct(of={"first": exact, "second": alike})) is True

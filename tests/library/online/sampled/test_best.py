@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.online.config import OnlineConfig
 from posttrain.online.sampled.best import Reaching, Rising, above, best_of_group, best_rule, rising_threshold
-from posttrain.rollout import token_rows
+from posttrain.online.selection import FilteredSource
+from posttrain.rollout import TokenRow, token_rows
 from posttrain.settings.choices import Options
+from posttrain.train.batch_sources import EpochSource, Example
 from posttrain.train.step import Batch, make_batch
 
 REWARD = torch.tensor([1.0, 3.0, 2.0, 5.0, 5.0, 4.0])
@@ -46,3 +49,10 @@ def test_the_rule_of_a_step() -> None:
     assert len(rising(batch, 5)) == 4 and rising(batch, 6).columns.rows["reward"].tolist() == [1.0, 0.5]
     with pytest.raises(ValueError, match="must not fall"):
         Rising(type="rising", quantiles=[0.9, 0.5])
+
+
+def test_a_run_on_the_best_samples() -> None:
+    found = OnlineConfig.preset("raft", reward={"format": 1.0})
+    assert isinstance(found.objective(), LikelihoodObjective)
+    source = EpochSource([Example([TokenRow([1], [2])])], 1, 1.0, 0)
+    assert isinstance(found.source(source, None), FilteredSource)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,25 @@ from hypothesis import strategies as st
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
-from posttrain.online.sampled.pairs import _accepted, all_against_all, best_against_worst, paired, rejection_sampled
+from posttrain.errors import ParamsError
+from posttrain.online.config import OnlineConfig
+from posttrain.online.sampled.pairs import (
+    AllAbove,
+    BestAgainstWorst,
+    RejectionSampled,
+    SampledPairRun,
+    _accepted,
+    _joined,
+    all_against_all,
+    best_against_worst,
+    pair_rule,
+    paired,
+    rejection_sampled,
+)
+from posttrain.online.selection import FilteredSource
+from posttrain.rollout import TokenRow
+from posttrain.settings.choices import Options
+from posttrain.train.batch_sources import EpochSource, Example
 from tests.library.online.sampled.test_best import GROUP, REWARD, samples
 
 
@@ -58,3 +77,42 @@ def test_a_step_without_a_pair_counts_nothing(outcomes: tuple[float, ...], count
     objective: Objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
     columns = pairs.columns.with_tokens(ref_logp=torch.zeros(2 * len(pairs)))
     assert objective.prepare(columns, {}).counts is counts
+
+
+ROLLOUT = {"rounds": 1, "prompts": 2, "group_size": 4, "sampling": {"max_tokens": 4}, "minibatches": 1}
+
+
+def run(algorithm: str, **given: Any) -> SampledPairRun:
+    found = OnlineConfig.preset(algorithm, **{"rollout": ROLLOUT, "reward": {"format": 1.0}, **given})
+    assert isinstance(found, SampledPairRun)
+    return found
+
+
+def test_a_run_on_pairs_of_samples() -> None:
+    found = run("online_dpo")
+    assert isinstance(found.objective(), PreferenceObjective) and found.compares_groups is True
+    assert (found.mixture_share, run("ipo_md").mixture_share) == (0.0, 0.25)
+    assert found.step_tokens(10) == 2 * 4 * 14 * 3
+    own = EpochSource([Example([TokenRow([1], [2])])], 1, 1.0, 0)
+    assert isinstance(found.source(own, None), FilteredSource)  # type: ignore[arg-type]
+    for wrong, fault in (
+        ({"rollout": {**ROLLOUT, "group_size": 1}}, "a pair is two samples of one prompt"),
+        ({"mixture": 0.5, "reference": False}, "mixture samples with the reference, and reference is false"),
+        ({"loss": "kto"}, "takes single answers, and this algorithm makes pairs"),
+    ):
+        with pytest.raises(ParamsError, match=fault):
+            run("online_dpo", **wrong)
+
+
+def test_each_rule_selects_its_pairs() -> None:
+    batch = samples(0.0, 2.0, 5.0)
+    best = pair_rule(BestAgainstWorst(), 0)(batch, 0)
+    assert best.columns.rows["reward"].tolist() == [5.0, 0.0]
+    above = pair_rule(AllAbove(type="all_above", certainty=0.9), 0)(batch, 0)
+    assert above.columns.rows["reward"].tolist() == [5.0, 0.0, 5.0, 2.0]
+    accepted = pair_rule(RejectionSampled(type="rejection_sampled", keep=2), 0)(batch, 0)
+    assert len(accepted) == 2 and accepted.columns.rows["side"].tolist() == [1.0, -1.0]
+    with pytest.raises(TypeError, match="no rule for other"):
+        pair_rule(Options(type="other"), 0)(batch, 0)
+    assert _joined([]).tolist() == [] and _joined([torch.tensor([1]), torch.tensor([2])]).tolist() == [1, 2]
+    assert len(_accepted(torch.tensor([0.0, 1.0, 2.0]), 2, 0.5, torch.Generator().manual_seed(0))) == 2

@@ -318,7 +318,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(folder: Path, tmp_path: Path) ->
 PROGRAM = """
 import sys, torch, posttrain
 sys.path.insert(0, {root!r})
-from tests.library.api.test_train_online import PROMPTS, SETTINGS, low_tokens
+from tests.library.api.test_online import PROMPTS, SETTINGS, low_tokens
 torch.set_num_threads(1)
 model, tokenizer = posttrain.load_model({folder!r})
 settings = {{**SETTINGS, "checkpoint_every": 1, "rollout": {{**SETTINGS["rollout"], "rounds": 20}}}}

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 import posttrain
+from posttrain.api.models import _critic
 from posttrain.errors import DataError, ParamsError, TrainingError
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.rollout import Rollout
 from tests.library.models.tiny import tiny_folder
 
@@ -322,3 +324,10 @@ def test_an_adapter_that_cannot_be_merged_fails_before_the_training(folder: Path
     prompted = get_peft_model(model, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
     with pytest.raises(posttrain.PosttrainError, match="PROMPT_TUNING adds virtual tokens"):
         posttrain.train_model(prompted, tokenizer, ROWS)
+
+
+def test_a_critic_is_a_copy_with_a_scalar_head(folder: Path) -> None:
+    model = posttrain.load_model(folder)[0]
+    critic = _critic(model, Runtime(DeviceParams(device="cpu")))
+    assert critic.score.out_features == 1 and critic.model is not model.model
+    assert torch.equal(critic.model.norm.weight, model.model.norm.weight)

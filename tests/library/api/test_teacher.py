@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ import pytest
 import torch
 
 import posttrain
+from posttrain.api.teacher import _config, _examples, _named
 from posttrain.errors import ModelError, ParamsError
+from posttrain.formulas.distill import forward_kl
+from posttrain.models.files.store import load_policy
+from posttrain.models.files.text import load_text
+from posttrain.rollout import TokenRow
+from posttrain.train.batch_sources import Example
+from posttrain.train.model_set import Teacher
 from tests.library.models.tiny import tiny_folder
 
 PROMPTS = [f"{number}+1" for number in range(8)]
@@ -121,3 +129,45 @@ def test_a_changed_teacher_does_not_resume_the_checkpoints_of_another(
     student, tokenizer = posttrain.load_model(folders[0])
     posttrain.distill(student, tokenizer, teacher, PROMPTS, settings=settings, output=output)
     assert {path.name for path in (output / "checkpoints").iterdir()} != before
+
+
+def test_examples_of_demonstrations(folders: tuple[Path, Path]) -> None:
+    text = load_text(folders[0])
+    (read,) = _examples(text, ROWS[:1])
+    assert len(read.rows) == 1 and _examples(text, []) == []
+    given = [Example([TokenRow([1], [2])])]
+    assert _examples(text, given) is given
+
+
+def test_teachers_by_name(folders: tuple[Path, Path]) -> None:
+    config = posttrain.StudentConfig.preset("reverse_kl")
+    model = posttrain.load_model(folders[1])[0]
+    assert _named(folders[1], None, config) == {"teacher": folders[1]}
+    assert _named({"a": model, "b": str(folders[1])}, None, config) == {"a": model, "b": folders[1]}
+    models = posttrain.load_models(folders[0], config, teachers=[Teacher(model, forward_kl)])
+    assert _named(None, models, config) == {}
+    with pytest.raises(ParamsError, match="the models of load_models have teachers already"):
+        _named(model, models, config)
+    with pytest.raises(ParamsError, match="there are no teachers in it"):
+        _named({}, None, config)
+
+
+def test_the_config_is_given_or_made() -> None:
+    own = posttrain.StudentConfig.preset("gkd")
+    assert _config(own, "reverse_kl", None, None, 0) is own
+    made = _config(None, "gkd", {"format": 1.0}, {"own": 0.25}, 7)
+    assert (made.algorithm, made.seed, made.own, [*made.reward]) == ("gkd", 7, 0.25, ["format"])  # type: ignore[attr-defined]
+
+
+def test_the_teachers_of_the_models_teach_once(folders: tuple[Path, Path]) -> None:
+    """Given to the call or to `load_models`, the first divergence is the same, and it is that of one teacher."""
+    settings = {**SETTINGS, "rollout": {**SETTINGS["rollout"], "rounds": 1}}
+    config = posttrain.StudentConfig.preset("reverse_kl", **settings)
+    teacher = posttrain.load_model(folders[1])[0]
+    given = posttrain.distill(posttrain.load_models(folders[0], config), None, teacher, PROMPTS, config=config)
+    assert isinstance(given, posttrain.Trained) and len(given.models.teachers) == 1 and len(given) == 2
+    (own,) = given.models.teachers
+    frozen = replace(own, model=load_policy(folders[1]))
+    models = posttrain.load_models(folders[0], config, teachers=[frozen])
+    loaded = posttrain.distill(models, None, None, PROMPTS, config=config)
+    assert len(loaded.models.teachers) == 1 and loaded[0]["teacher_kl"] == pytest.approx(given[0]["teacher_kl"])
