@@ -79,7 +79,10 @@ def changed(text: str, statement: ast.Return) -> str:
     begin = starts[value.lineno - 1] + value.col_offset
     end = starts[(value.end_lineno or 0) - 1] + (value.end_col_offset or 0)
     inside = raw[begin:end].decode()
-    return f"{raw[:begin].decode()}_changed_by_the_trial({inside}){raw[end:].decode()}{CHANGE}"
+    inside = f"({inside})" if isinstance(value, ast.Tuple) else inside
+    text = f"{raw[:begin].decode()}_changed_by_the_trial({inside}){raw[end:].decode()}"
+    head, future, rest = text.partition("from __future__ import annotations\n")  # a function may run during the import
+    return f"{head}{future}{CHANGE}{rest}" if future else f"{text}{CHANGE}"
 
 
 def tests_of(file: str) -> list[str]:

@@ -15,7 +15,7 @@ from posttrain.online.collect import PolicyGroups
 from posttrain.online.config import OnlineConfig
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.rollout_log import NoRollouts
-from posttrain.online.run import OnlineRun, _Patience, given, train_on_samples
+from posttrain.online.run import OnlineRun, _Patience, given, run_online
 from posttrain.rollout import Prompt
 from posttrain.sampling.distributed import DistributedSampler
 from posttrain.sampling.sampler import encode_prompts
@@ -91,12 +91,12 @@ def test_training_changes_the_policy(folder: Path) -> None:
     one = run(folder)
     before = one.models.policy.model.norm.weight.clone()
     seen: list[int] = []
-    trained = train_on_samples(one, NoCheckpoints(), NoRecorder(), on_step=lambda step, _: seen.append(step))
+    trained = run_online(one, NoCheckpoints(), NoRecorder(), on_step=lambda step, _: seen.append(step))
     assert isinstance(trained, Trained) and trained.steps == len(trained) == 4 and seen == [0, 1, 2, 3]
     assert not torch.equal(before, one.models.policy.model.norm.weight)
     assert isinstance(trained.rollouts, NoRollouts) and trained.figures == {}
     other = run(folder)
-    again = train_on_samples(other, NoCheckpoints(), NoRecorder(), sampler=other.decoder())
+    again = run_online(other, NoCheckpoints(), NoRecorder(), sampler=other.decoder())
     assert [row["reward"] for row in again] == [row["reward"] for row in trained]
 
 

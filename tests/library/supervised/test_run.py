@@ -6,7 +6,7 @@ from pathlib import Path
 
 from posttrain.models.files.text import load_text
 from posttrain.rollout import token_rows
-from posttrain.supervised.run import train_on_rows
+from posttrain.supervised.run import run_supervised
 from posttrain.supervised.sft import SftConfig
 from posttrain.train.batch_sources import Example
 from posttrain.train.checkpoint import NoCheckpoints
@@ -24,7 +24,7 @@ def test_rows_are_trained_and_held_out_ones_measured(tmp_path: Path) -> None:
         config = SftConfig(epochs=1.0, batch=2, watch=watch, optimizer={"lr": 1e-2})  # type: ignore[arg-type]
         models = ModelSet.load(config.runtime(), folder, config.needs, config)
         heldout = examples[:2] if watch else []
-        found = train_on_rows("sft@main", config, models, text, examples, heldout, None, NoCheckpoints(), NoRecorder(),
+        found = run_supervised("sft@main", config, models, text, examples, heldout, None, NoCheckpoints(), NoRecorder(),
                               lambda step, _: seen.append(step))  # fmt: skip
         assert isinstance(found, Trained) and found.steps == 3 and found.models is models
         assert set(last) <= found[-1].keys() and len(found) == (4 if watch else 3)

@@ -12,7 +12,7 @@ import pytest
 
 from posttrain.errors import PipelineError
 from posttrain.pipeline.lock.code_digest import (
-    KEPT,
+    OUTLINES_FILE,
     Outline,
     Outlines,
     _imports,
@@ -116,7 +116,7 @@ def test_places_count_characters() -> None:
 
 
 def test_outlines_are_kept_between_processes(file: Path) -> None:
-    KEPT.parent.mkdir(parents=True)
+    OUTLINES_FILE.parent.mkdir(parents=True)
     os.utime(file, ns=(1, 1))
     assert _kept() == {} and _version()[0] == boot()
     first = Outlines()
@@ -124,12 +124,12 @@ def test_outlines_are_kept_between_processes(file: Path) -> None:
     assert outline == outlined(file, "") and first.of("a.py", "") is outline
     assert first.marks == {"a.py": mark(file)}
     kept = {"a.py": {"mark": list(mark(file)), "outline": {**vars(outline), "digest": "kept"}}}
-    KEPT.write_text(json.dumps({"of": _version(), "files": kept}))
+    OUTLINES_FILE.write_text(json.dumps({"of": _version(), "files": kept}))
     assert _kept() == kept
     assert Outlines().of("a.py", "").digest == "kept"
     file.write_text(TEXT)
     assert Outlines().of("a.py", "") == outline
-    KEPT.write_text("{")
+    OUTLINES_FILE.write_text("{")
     assert _kept() == {}
-    KEPT.write_text('{"of": "other", "files": {"a": 1}}')
+    OUTLINES_FILE.write_text('{"of": "other", "files": {"a": 1}}')
     assert _kept() == {}
