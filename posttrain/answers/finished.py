@@ -89,6 +89,14 @@ def _read(text: str) -> Answer:
         return read(text, units=False)
 
 
+def reads_number(text: str) -> bool:
+    """Whether a whole text is a number, with or without a name and a unit."""
+    try:
+        return _is_number(_read(text))
+    except Unreadable:
+        return False
+
+
 def _is_number(answer: Answer) -> bool:
     """Whether an answer is a number, with or without a name."""
     inner = answer.value if isinstance(answer, Named) else answer

@@ -131,9 +131,10 @@ def _numeric(rollout: Rollout, options: CorrectOptions) -> Score:
         return Score(float(found == expected), answer=str(found.normalize()))
     if options.find == "last":
         return missing_number(options)
+    from posttrain.answers.finished import reads_number
     from posttrain.rewards.answer_kinds.math import score_math
 
-    read = score_math(rollout, options)
+    read = score_math(rollout, options, reads_number)
     return missing_number(options) if read.status == "unparseable" else read
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from posttrain.answers.asked import why_not_asked
 from posttrain.answers.equal import same_answer, why_unreadable
-from posttrain.answers.extract import after_mark, final_answer, gold_answer
+from posttrain.answers.extract import Fits, after_mark, final_answer, gold_answer, reads
 from posttrain.answers.finished import why_unfinished
 from posttrain.answers.nodes import Unreadable
 from posttrain.rewards.correct import AnswerKind, CorrectOptions, gold_text, question_of, unparseable
@@ -21,15 +21,20 @@ def _why_unreadable(gold: str, options: CorrectOptions) -> str | None:  # noqa: 
         return str(reason)
 
 
-def score_math(rollout: Rollout, options: CorrectOptions) -> Score:
-    """Compare the final answer of a completion with the prompt's."""
+def score_math(rollout: Rollout, options: CorrectOptions, fits: Fits = reads) -> Score:
+    """Compare the final answer of a completion with the prompt's. `fits`: whether a text is an answer."""
     question = question_of(rollout.prompt)[-LONGEST_QUESTION:]
     try:
         if options.form == "auto" and options.after is not None:
-            found = after_mark(rollout.text, options.after, question=question)
+            found = after_mark(rollout.text, options.after, fits, question)
         else:
             found = final_answer(
-                rollout.text, options.form, truncated=rollout.truncated, unmarked=options.unmarked, question=question
+                rollout.text,
+                options.form,
+                truncated=rollout.truncated,
+                unmarked=options.unmarked,
+                fits=fits,
+                question=question,
             )
         gold = gold_answer(gold_text(rollout.prompt, options))
         same_text = gold.replace(" ", "") == found.replace(" ", "")

@@ -32,7 +32,7 @@ from posttrain.train.loop import (
     note_processes,
     refuse_dropout,
     section_of,
-    train,
+    training_loop,
 )
 from posttrain.train.metrics import MetricsLog, NoRecorder
 from posttrain.train.model_set import ModelSet
@@ -137,18 +137,18 @@ def test_training_takes_all_steps() -> None:
     seen: list[tuple[int, dict[str, float]]] = []
     one = replace(run(checkpoint_every=2), on_step=lambda step, row: seen.append((step, row)))
     store = Saved()
-    log = train(one, store, NoRecorder())
+    log = training_loop(one, store, NoRecorder())
     assert [row["step"] for row in log.rows] == [0, 1, 2] and seen == list(enumerate(log.rows))
     assert store.steps == [2, 3] and all(row["grad_norm"] > 0 for row in log.rows)
     assert not one.models.policy.training
-    assert [row["step"] for row in train(run(), NoCheckpoints(), NoRecorder(), end=1).rows] == [0]
+    assert [row["step"] for row in training_loop(run(), NoCheckpoints(), NoRecorder(), end=1).rows] == [0]
 
 
 def test_a_checkpoint_continues_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     whole = run()
-    log = train(whole, NoCheckpoints(), NoRecorder())
+    log = training_loop(whole, NoCheckpoints(), NoRecorder())
     first = run()
-    begun = train(first, NoCheckpoints(), NoRecorder(), end=2)
+    begun = training_loop(first, NoCheckpoints(), NoRecorder(), end=2)
     saved = _checkpoint(first, 2, {}, begun)
     assert saved.step == 2 and saved.plain["rows"] == begun.rows and saved.plain["objective"] == {}
     again = run()
@@ -157,7 +157,7 @@ def test_a_checkpoint_continues_the_run(capsys: pytest.CaptureFixture[str]) -> N
     mine, theirs = again.models.trained_parameters(), first.models.trained_parameters()
     assert all(torch.equal(part, theirs[name]) for name, part in mine.items())
     resumed = run()
-    rows = train(resumed, Saved(saved), NoRecorder()).rows
+    rows = training_loop(resumed, Saved(saved), NoRecorder()).rows
     assert [row["loss"] for row in rows] == [row["loss"] for row in log.rows]
     final = whole.models.trained_parameters()
     assert all(torch.equal(part, final[name]) for name, part in resumed.models.trained_parameters().items())
@@ -215,7 +215,7 @@ def test_processes_are_noted_one_after_the_other() -> None:
 def test_models_of_a_folder_are_trained(tmp_path: Path) -> None:
     given = params(adapter=LORA)
     models = ModelSet.load(CPU, tiny_folder(tmp_path), frozenset(), given)
-    train(run(models, adapter=LORA), NoCheckpoints(), NoRecorder())
+    training_loop(run(models, adapter=LORA), NoCheckpoints(), NoRecorder())
     trained = models.trained_parameters()
     assert trained and all("lora_" in name for name in trained)
     assert OptimizerParams().average == given.optimizer.average

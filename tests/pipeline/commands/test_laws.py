@@ -10,7 +10,8 @@ from posttrain.pipeline.commands.line import Document, parse
 
 
 def test_a_module_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "check_module", lambda name, as_json: f"{name} {as_json}")
-    assert module.run(parse(["laws", "mine"])) == "mine False"
+    monkeypatch.setattr(own, "check_module", lambda name, as_json, every: f"{name} {as_json} {every}")
+    assert module.run(parse(["laws", "mine"])) == "mine False False"
+    assert module.run(parse(["laws", "mine", "--all"])) == "mine False True"
     document = module.run(parse(["laws", "mine", "--json"]))
-    assert document == "mine True" and isinstance(document, Document)
+    assert document == "mine True False" and isinstance(document, Document)

@@ -46,7 +46,7 @@ def test_a_number_gives_the_figures_that_are_written_so(lineage: Lineage) -> Non
     (one,) = explain("18484.0")
     assert one.title == "sft/main.tokens = 18484"
     (several,) = explain("0.9000")
-    assert several.title == "0.9000: 2 figures are written so; `why NAME` explains one"
+    assert several.title == "0.9000: 2 numbers are written so; `why NAME` explains one"
     assert several.facts == {
         name: f"0.9 in results/{name[:3]}/metrics.json" for name in ("sft.reward_format", "dpo.reward_format")
     }
@@ -111,7 +111,7 @@ def test_rows_that_a_table_has(lineage: Lineage) -> None:
     counted = module._counted(Figure("data/mine", "prompts_test", 1.0, "", "data_files@mine"))
     assert counted.facts == {"table": TABLE, "first": prompt, "computed again": "1, agrees"}
     assert rows(Figure("data/mine", "prompts_train", 1.0, "", "data_files@mine"), lineage)["computed again"] == (
-        "0, DIFFERS: the rows or the figure were edited"
+        "0, DIFFERS: the rows or the number were edited"
     )
     none = module._counted(Figure("data/mine", "samples", 1.0, "", "data_samples@mine"))
     assert none.facts == {"table": "data/mine/", "computed again": "no: the samples behind it are not stored"}
@@ -135,5 +135,5 @@ def test_a_value_is_compared_with_its_figure() -> None:
 
     assert said(None) == "no: it is not stored"
     assert said(0.500001) == "0.5, agrees"
-    assert said(0.6) == "0.6, DIFFERS: the rows or the figure were edited"
-    assert said(float("nan")) == "nan, DIFFERS: the rows or the figure were edited"
+    assert said(0.6) == "0.6, DIFFERS: the rows or the number were edited"
+    assert said(float("nan")) == "nan, DIFFERS: the rows or the number were edited"

@@ -43,7 +43,7 @@ def test_names_and_paths() -> None:
     assert code_path("online@grpo") == Path("code/online/grpo.json") and code_path("report") == Path("code/report.json")
     settings = {"sft": {"runs": {"a": {}}}, "evaluate": {"policies": {"b": "sft/a"}}}
     assert list(run_names(settings)) == ["sft@a", "evaluate@b", "report"]
-    assert code_manifest._prefixes("a.b.c") == ["a", "a.b", "a.b.c"]
+    assert code_manifest._prefixes("a.b.c") == ("a", "a.b", "a.b.c")
     assert code_manifest._uncounted("posttrain.measure.record") is True
     assert code_manifest._uncounted("posttrain.errors") is False
     assert code_manifest._file("a.b") == Path("a/b.py")

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -76,8 +77,11 @@ def test_locks_of_dead_processes_are_removed(made: Path) -> None:
 
 def test_a_process_holds_its_lock_while_it_lives() -> None:
     process = subprocess.Popen(["sleep", "300"])
-    began = psutil.Process(process.pid).create_time()
+    seen = psutil.Process(process.pid)
+    began = seen.create_time()
     try:
+        while not seen.cmdline():  # it has none until the program has begun
+            time.sleep(0.01)
         assert repair_dvc._holds(holder(process.pid, "dvc 300"), began) is True
         assert repair_dvc._holds(holder(process.pid, "dvc repro"), began) is False
         assert repair_dvc._holds(holder(process.pid, "dvc 300"), began - 1000) is False, "it began later"
