@@ -12,6 +12,7 @@ from pydantic import Field
 
 from posttrain.errors import RewardError
 from posttrain.measure.counts import count
+from posttrain.rewards.chat_tokens import without_chat_tokens
 from posttrain.rewards.connection import Connection, ConnectionParams, NoReply
 from posttrain.rewards.reward import Context, Reward, ScoreFn
 from posttrain.rollout import Rollout, Score
@@ -78,7 +79,8 @@ COUNTED = {"requests": "requests", "tokens in": "tokens_in"}
 def _conversation(rollout: Rollout) -> str:
     """Return the prompt's messages and all turns as JSON."""
     turns = rollout.turns or [{"role": "assistant", "content": rollout.text}]
-    return json.dumps([dict(turn) for turn in (*rollout.prompt.messages, *turns)], ensure_ascii=True)
+    sent = [{**turn, "content": without_chat_tokens(turn["content"] or "")} for turn in turns]
+    return json.dumps([*map(dict, rollout.prompt.messages), *sent], ensure_ascii=True)
 
 
 def _served(options: ServedModelOptions, context: Context) -> ScoreFn:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from posttrain.files import is_outside
+from posttrain.rewards.chat_tokens import without_chat_tokens
 from posttrain.settings.params import did_you_mean
 from posttrain.settings.user_code import CUSTOM
 
@@ -132,7 +133,7 @@ def question(template: str, texts: Mapping[str, str | Sequence[str]], form: Form
     forged = _NUMBERED_TOO if form.count else _FORGED
 
     def between(text: str) -> str:
-        return f"<<<{fence}\n{forged.sub('> ', text)}\n{fence}>>>"
+        return f"<<<{fence}\n{without_chat_tokens(forged.sub('> ', text))}\n{fence}>>>"
 
     fenced = {
         name: between(text)

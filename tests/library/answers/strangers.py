@@ -41,6 +41,7 @@ def verdict(case: dict[str, Any]) -> Verdict:
     """The verdict of a case; unmarked ones are read with the option that they need."""
     given = {"answer": case["kind"]} | ({} if case["marked"] else {"unmarked": True})
     given |= {"choices": "ABCDEFGHIJ"} if case["kind"] == "choice" else {}
+    given = {"answer": "numeric", "after": "####"} if case["kind"] == "numeric" else given
     rollout = rollout_of(case["completion"], case["gold"])
     prompt = replace(rollout.prompt, messages=[{"role": "user", "content": case["prompt"]}])
     started = time.process_time()

@@ -1,0 +1,16 @@
+"""Texts of a policy for another server, whose chat template may read some of them as the end of a turn."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_TOKENS: Final = re.compile(
+    r"<\|(?=[\w-]{1,40}\|>)|<(?=/?s>|(?:start|end)_of_turn>|(?:unk|bos|eos|pad)>|｜)|\[(?=/?INST\])|<(?=</?SYS>>)"
+)
+"""The beginnings of special tokens of Llama, Qwen, Gemma, Mistral and DeepSeek."""
+
+
+def without_chat_tokens(text: str) -> str:
+    """A text in which `<|im_end|>` and its like are `< |im_end|>`: readable, and no special token."""
+    return _TOKENS.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
