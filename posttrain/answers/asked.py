@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from posttrain.answers.equal import same_answer
+from posttrain.answers.finished import expressions
+from posttrain.answers.following import are_known
 from posttrain.answers.nodes import Named, Quantity, Unit, Unreadable
+from posttrain.answers.numbers import same_number
 from posttrain.answers.read import read
 from posttrain.answers.tokens import FULL_WIDTH, tokens
 from posttrain.answers.units import is_money, table, unit_of
 
-_ASKED = re.compile(r"\b(?:how many|in) ((?:[a-z°$/]+\s?){1,4})", re.IGNORECASE)
+_ASKED = re.compile(r"\b(?:how many|in|to|into) ((?:[a-z°$/]+\s?){1,4})", re.IGNORECASE)
 _FORMULA = re.compile(r"\$([^$]{1,300})\$|\\\((.{1,300}?)\\\)")
 
 
@@ -23,10 +27,17 @@ def why_not_asked(question: str, answer: str, gold: str) -> str | None:
     except Unreadable:
         return None
     if isinstance(found, Named) and not isinstance(expected, Named) and len(found.name) == 1 and found.name.islower():
-        names = {name for formula in _FORMULA.finditer(question) for name in _variables(formula[1] or formula[2])}
+        names = {name for text in expressions(question) if "=" in text for name in _variables(text)}
+        names |= {name for formula in _FORMULA.finditer(question) for name in _variables(formula[1] or formula[2])}
         if names and found.name not in names:
             return "it is the value of another variable"
+    if isinstance(expected, Quantity) and expected.unit is not None and isinstance(found, Quantity):
+        asked_for = {_unit(" ".join(words)) for words in _asked(question)}
+        if expected.unit in asked_for and found.unit is not None and not _is_same(found.unit, expected.unit):
+            return "it has another unit than the prompt asks for"
     bare = isinstance(expected, Quantity) and expected.unit is None
+    if bare and not all(are_known([noun], question, 1) for noun in _counted(found) if question):
+        return "it counts something that the prompt does not name"
     if bare and _has_other_unit(question, answer, found, gold):
         return "it has another unit than the prompt asks for"
     return None
@@ -34,6 +45,24 @@ def why_not_asked(question: str, answer: str, gold: str) -> str | None:
 
 def _variables(formula: str) -> list[str]:
     return re.findall(r"(?<![A-Za-z\\])[a-z](?![A-Za-z])", formula)
+
+
+def _counted(answer: Any) -> list[str]:
+    """The nouns behind a number: apples. Units of measurement are none."""
+    unit = answer.unit if isinstance(answer, Quantity) else None
+    known = unit is None or unit in table().values()
+    return [] if unit is None or known else [name[2:] for name, _ in unit.dimensions if name.startswith("W:")]
+
+
+def _is_same(one: Unit, other: Unit) -> bool:
+    return one.dimensions == other.dimensions and same_number(one.factor, other.factor)
+
+
+def _asked(question: str) -> Iterator[list[str]]:
+    """Every run of words that may be the unit that the prompt asks for."""
+    for asked in _ASKED.finditer(question):
+        words = asked[1].split()
+        yield from (words[:many] for many in range(len(words), 0, -1))
 
 
 def _has_other_unit(question: str, answer: str, found: Any, gold: str) -> bool:
@@ -69,4 +98,5 @@ def _unit(words: str) -> Unit | None:
         unit = unit_of(tokens(f"1 {words}")[1:])[1]
     except Unreadable:
         return None
-    return unit if unit is None or unit in table().values() or len(unit.dimensions) > 1 else None
+    physical = unit is not None and not any(name.startswith("W:") for name, _ in unit.dimensions)
+    return unit if unit is None or physical or unit in table().values() or len(unit.dimensions) > 1 else None

@@ -21,8 +21,17 @@ _CHOSEN = re.compile(
 _MORE = re.compile(
     r"[\s,;/&*)$}\]]*(?:\b(?:or|and|and/or)\b\s*[($*]*[A-Z]\b|/\s*[A-Z]\b)|\s*\?|\W*(?:\bnot\b(?!\s*\W?[A-Z]\b)|\bor\b)"
 )
+_DENIED = re.compile(
+    r"[\s,)}*]*(?:is|was)?\s*(?:in|not\s)correct|[\s,)}*]*(?:is|was)\s(?:not|wrong|false)|\W*but\b.*\b[A-Z]\b",
+    re.DOTALL,
+)
+_INLINE = re.compile(r"\((?P<letter>[A-Z])\)\s*(?P<text>[^\n]{1,300}?)(?=\s*[,;]?\s*\([A-Z]\)|\s*$)", re.MULTILINE)
+_TEXT_FIRST = re.compile(r"(?P<text>.{1,300}?)\s*\((?P<letter>[A-Z])\)\W*\Z", re.DOTALL)
 _LISTED = re.compile(r"^[\s*>-]{0,6}\(?(?P<letter>[A-Z])[).:]\**\s+(?P<text>[^\n]{1,300}?)\s*$", re.MULTILINE)
-_ENDS = re.compile(r"\s*(?:\Z|[.:,;)。，]|[-–—]\s|(?:because|since|as)\b)")
+CONTRADICTS = "the letter of one choice and the text of another"
+BEFORE_TEXT = 16
+"""The most characters before the text of a choice that may hold its letter: option B)."""
+_ENDS = re.compile(r"\s*(?:\Z|\([^()]{1,80}\)\s*\.?\Z|[.:,;)。，]|[-–—]\s|(?:because|since|as)\b)")
 
 
 def chosen(
@@ -47,7 +56,9 @@ def chosen_after(text: str, mark: str, choices: str, question: str = "") -> str:
 @lru_cache(maxsize=512)
 def listed(question: str, choices: str) -> dict[str, str]:
     """Text -> letter, for the choices that a prompt lists on lines of their own; without texts that occur twice."""
-    found = [(_same(line["text"]), line["letter"]) for line in _LISTED.finditer(question) if line["letter"] in choices]
+    lines = [*_LISTED.finditer(question), *_INLINE.finditer(question)]
+    pairs = {(_same(line["text"]), line["letter"]) for line in lines if line["letter"] in choices}
+    found = sorted(pair for pair in pairs if not re.search(r"\([a-z]\)", pair[0]))
     texts = [text for text, _ in found]
     return {text: letter for text, letter in found if text and texts.count(text) == 1}
 
@@ -60,7 +71,18 @@ def _same(text: str) -> str:
 def _read(answer: str, *, choices: str, listed: dict[str, str]) -> str | None:
     """The letters of an answer, or the letter of the choice whose text it is."""
     one = answer.upper() if len(answer.strip(" .")) == 1 else answer
-    return letters(one, choices) or listed.get(_same(answer))
+    letter, text = letters(one, choices), _same(answer)
+    if (last := _TEXT_FIRST.fullmatch(answer)) and _same(last["text"]) in listed:
+        if listed[_same(last["text"])] != last["letter"]:
+            raise Unreadable(CONTRADICTS)
+        return last["letter"]
+    if letter is None:
+        return listed.get(text)
+    beside = next((other for other in (text[place:] for place in range(len(text))) if other in listed), "")
+    contradicts = len(letter) == 1 and beside and text.endswith(beside) and listed[beside] != letter
+    if contradicts and len(text) - len(beside) < BEFORE_TEXT:
+        raise Unreadable(CONTRADICTS)
+    return letter
 
 
 def _of(read: Callable[[str], str | None], answer: str, choices: str) -> str:
@@ -80,6 +102,11 @@ def letters(answer: str, choices: str) -> str | None:
     closed, rest = bool(re.search(r"[)}\]$*]\s*\Z", found["letters"])), found["rest"]
     if not given or len(set(given)) < len(given) or not all(letter.upper() in choices for letter in given):
         return None
-    if _MORE.match(rest) or not (closed or _ENDS.match(rest)) or not (closed or given[0].isupper()):
+    if (
+        _DENIED.match(rest)
+        or _MORE.match(rest)
+        or not (closed or _ENDS.match(rest))
+        or not (closed or given[0].isupper())
+    ):
         return None
     return "".join(sorted(letter.upper() for letter in given))

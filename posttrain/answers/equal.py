@@ -77,6 +77,7 @@ def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
         first, second = read(twice["one"]), read(twice["two"] or twice["three"])
         if not _agrees(gold, first, pairs):
             return False
+        first = first.value if isinstance(first, Named) else first
         rounded = isinstance(first, Quantity) and isinstance(second, Quantity) and is_close(first.value, second.value)
         return rounded or _agrees(gold, second, pairs)
     except Unreadable:
@@ -170,6 +171,9 @@ def same(gold: Answer, found: Answer) -> bool:
         return _same_named(gold, found)
     if isinstance(gold, Reals) or isinstance(found, Reals):
         return _same_intervals(gold, found)
+    if isinstance(gold, Items) and gold.kind == ":" and isinstance(found, Quantity) and len(gold.members) == 2:
+        top, bottom = (member.value for member in gold.members if isinstance(member, Quantity))
+        return found.unit is None and Call("div", (top, bottom)) == found.value
     if isinstance(gold, Items) or isinstance(found, Items):
         return _same_items(gold, found)
     if isinstance(gold, Matrix) and isinstance(found, Matrix):
@@ -179,9 +183,21 @@ def same(gold: Answer, found: Answer) -> bool:
         )  # fmt: skip
     if isinstance(gold, Percent | Quantity) and isinstance(found, Percent | Quantity):
         return _same_quantity(gold, found)
+    if isinstance(gold, Based) != isinstance(found, Based) and 10 in (_base(gold), _base(found)):
+        return same(_decimal(gold), _decimal(found))
     if isinstance(gold, Based) and found == Quantity(Num(Fraction(gold.digits if gold.digits.isdigit() else -1))):
         return True  # the prompt names the base
     return isinstance(gold, Words | Based) and gold == found
+
+
+def _base(answer: Answer) -> int:
+    return answer.base if isinstance(answer, Based) else 0
+
+
+def _decimal(answer: Answer) -> Answer:
+    """Digits with the index 10 as a number."""
+    is_ten = isinstance(answer, Based) and answer.base == 10 and answer.digits.isdigit()
+    return Quantity(Num(Fraction(answer.digits))) if is_ten and isinstance(answer, Based) else answer
 
 
 def _same_quantity(gold: Percent | Quantity, found: Percent | Quantity) -> bool:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Literal
 
 from posttrain.answers.boxes import Mark, groups, in_context
-from posttrain.answers.following import REASON, may_follow
+from posttrain.answers.following import REASON, are_known, may_follow
 from posttrain.answers.nodes import Unreadable
 
 Form = Literal["auto", "boxed", "hashes", "answer_is", "tags", "whole"]
@@ -21,6 +21,8 @@ TAIL = 20_000
 LONGEST = 1600
 """The most characters of a line that is read as an answer."""
 MOST_CUTS = 24
+MOST_SAID = 8
+"""The most words of the prompt in a sentence that holds an answer."""
 MOST_MARKS = 8
 """The most marks of each kind; the last ones are used."""
 _IS = r"[*_\"]{0,3}(?:\s?[:：=＝]|\s(?:is|are|was|be|equals|[—–-])(?!\w)|\s?(?:->|=>|→|⇒|\\to\b))"
@@ -71,11 +73,18 @@ _HEDGE = re.compile(
     re.IGNORECASE,
 )
 _STEP = re.compile(r"\**\s*\d{1,2}[.)]\s+\**[^\W\d]")
-_OTHER = re.compile(r"\s*,?\s*(?:and not|not|rather than)\s")
+_OTHER = re.compile(r"\s*[,(]?\s*(?:and not|not|rather than|instead of)\s")
 _SENTENCE = re.compile(r"(?:(?<=[.!?])(?<!\bi\.e\.)(?<!\be\.g\.)[*_\"$)]{0,3}\s+(?=[A-ZÀ-Я*\"(\\$0-9#])|(?<=[。！]))")
 _ENDING = re.compile(
     r"\s{0,3}(?:</answer>.*|#{4,}|です。?|である。?|だ。?|입니다\.?|이다\.?|<\|[a-z_]{1,20}\|>|</s>)\Z", re.DOTALL
 )
+_INVISIBLE = re.compile("[\u200b\u200c\u2060\ufeff\u00ad]")
+_LEAD = re.compile(
+    r"\A(?:exactly|still|only|just|precisely|a total of|by|a|an|there (?:are|is|were|will be|remain))\s+(?=[$\\\d(-])",
+    re.IGNORECASE,
+)
+"""Words before a value that change nothing."""
+_YES = re.compile(r"(yes|no|true|false)\s*[,.;:—–-]\s", re.IGNORECASE)
 _BLANKS = frozenset({"answer", "your answer", "final answer", "...", "\\ldots", "\\dots", "n", "number"})
 
 
@@ -132,6 +141,7 @@ def gold_answer(answer: str) -> str:
 
 def spoken(text: str) -> str:
     """Return the end of a text without its thoughts."""
+    text = _INVISIBLE.sub("", text)
     _, closed, rest = text.rpartition("</think>")
     if not closed and "<think>" in text:
         raise Unreadable("its thoughts do not end")
@@ -186,7 +196,7 @@ def _answer(text: str, marks: list[Mark], place: int, fits: Fits, question: str 
         if not groups(mark.text) and (fits(mark.text) or len(mark.text) > LONGEST):
             return mark.text
         found = _value(mark.text, fits, question)
-        return found if fits(found) else _only_number(mark.text) or found
+        return found if fits(found) else _number_of(mark.text, question) or found
     answer = _value(mark.text, fits, question)
     place_after = text.find(answer, mark.start) + len(answer)
     if place_after >= len(answer) and _WRONG.match(text[place_after : place_after + 40]):
@@ -204,7 +214,14 @@ def _value(line: str, fits: Fits, question: str | None) -> str:
     if line.lower().strip(" .*$_[]<>") in _BLANKS:
         raise Unreadable("the answer is left blank")
     line = line[list(_SAID.finditer(line))[-1].end() :] if _SAID.search(line) else line
+    if fits(line):
+        return line
     first = _SENTENCE.split(line[: LONGEST + 1])[0].strip()
+    if fits(first):
+        return first
+    if (word := _YES.match(first)) and fits(word[1]):
+        return word[1]
+    first = _LEAD.sub("", first, count=1)
     if fits(first):
         return first
     for cut in _cuts(first):
@@ -212,12 +229,19 @@ def _value(line: str, fits: Fits, question: str | None) -> str:
         doubted = _HEDGE.search(_OTHER.sub(" ", rest, count=1)) and not REASON.match(rest)
         if may_follow(rest, question) and not doubted and fits(head):
             return head
-    return first
+    return _number_of(first, question) or first
+
+
+def _number_of(sentence: str, question: str | None) -> str | None:
+    """The only number of a sentence that has only words of the prompt: `The sister is 50 years old`."""
+    words = [word.lower() for word in re.findall(r"[^\W\d_]+", sentence)]
+    return _only_number(sentence, 1) if question is not None and are_known(words, question, MOST_SAID) else None
 
 
 def _plain(line: str) -> str:
     """Return a line without markdown and without trailing exclamation and end marks."""
     line = _ENDING.sub("", line.strip()).replace("`", "")
+    line = re.sub(r"(?<![\w*])\*([$\d.,/]+)\*(?![\w*])", r"\1", line)
     line = line.replace("**", "") if line.count("**") % 2 == 0 else line
     end = len(line)
     while end and line[end - 1] != "°" and unicodedata.category(line[end - 1]) in ("So", "Cf", "Mn", "Sk", "Zs"):
@@ -254,8 +278,8 @@ def _last_value(text: str, fits: Fits) -> str:
     raise Unreadable("it has no mark, and its last sentence ends with no value")
 
 
-def _only_number(sentence: str) -> str | None:
-    """Return the number of a sentence with several words and only one number; else None."""
+def _only_number(sentence: str, least: int = 3) -> str | None:
+    """Return the number of a sentence with at least so many words and only one number; else None."""
     numbers = re.findall(r"(?<![\w.,/^])-?\$?\d(?:[\d,]*\d)?(?:\.\d+)?%?(?![\w/^]|[.,]\d)", sentence)
     plain = len(numbers) == 1 and not re.search(r"[\\=<>+*^/?]|\d.*[^\d,.]\d", sentence) and not _HEDGE.search(sentence)
-    return numbers[0] if plain and len(re.findall(r"[^\W\d]{2,}", sentence)) > 2 else None
+    return numbers[0] if plain and len(re.findall(r"[^\W\d]{2,}", sentence)) >= least else None

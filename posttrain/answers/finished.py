@@ -25,11 +25,13 @@ from posttrain.answers.nodes import (
     Unreadable,
     Var,
     variables,
+    walk,
 )
 from posttrain.answers.normal import has_open_root, is_sum, normal, operations, sums_within
 from posttrain.answers.numbers import exact, same_number
 from posttrain.answers.read import read
 
+_OPERATORS = {"add", "mul", "div", "neg", "pow", "root", "pm", "exp", "binom", "factorial", "abs"}
 MOST_STATED = 40
 """The most expressions of a prompt that are compared."""
 _FORMULA = re.compile(r"\$\$?([^$]{1,300})\$\$?|\\\((.{1,300}?)\\\)|\\\[(.{1,300}?)\\\]", re.DOTALL)
@@ -61,6 +63,8 @@ def why_unfinished(question: str, found: str, gold: str) -> str | None:
         most = max(map(operations, wanted))
         if any(not is_value(leaf) and operations(leaf) > most for leaf in leaves):
             return "it leaves an operation on numbers to be done"
+    if not any(map(variables, leaves)) and _functions(leaves) - _functions(wanted):
+        return "it leaves a function of a number to be computed"
     if any(_repeats(answer, expected, one) for one in stated):
         return "it repeats an expression of the prompt"
     return None
@@ -79,6 +83,12 @@ def is_value(node: Node) -> bool:
         whole = all(isinstance(part, Num) and part.value.denominator == 1 for part in node.args)
         return whole and (value := exact(node)) is not None and value.denominator != 1
     return is_scientific(node)
+
+
+def _functions(nodes: list[Node]) -> set[str]:
+    """The names of functions in expressions, besides roots; all logarithms are one."""
+    named = {part.name for node in nodes for part in walk(node) if isinstance(part, Call)}
+    return {name.replace("log10", "ln").replace("log", "ln") for name in named - _OPERATORS}
 
 
 def _read(text: str) -> Answer:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Collection
 from typing import Final
 
 from posttrain.answers.nodes import word_set
@@ -19,15 +21,16 @@ ARITHMETIC: Final = word_set(
     "reversed inverted increased reduced decreased percent modulo mod factorial thousand million billion dozen hundred"
 )
 OPERATIONS: Final = ARITHMETIC | word_set(
-    "half double twice triple quarter third power powers root negative inverse reciprocal rounded less more "
-    "fewer short dozens added subtracted opposite sum difference product quotient ratio between to up down "
-    "almost nearly about roughly approximately around least most under above below beyond within except "
-    "excluding including without first second or not no and but if unless maybe perhaps possibly either "
-    "neither nor so"
+    "after before next previous half double twice triple quarter third power powers root negative inverse "
+    "reciprocal rounded less more fewer short dozens added subtracted opposite sum difference product quotient "
+    "ratio between to up down almost nearly about roughly approximately around least most under above below "
+    "beyond within except excluding including without first second or not no and but if unless maybe perhaps "
+    "possibly either neither nor so"
 )
 """Words that may change the value before them, besides numbers."""
 FILLERS: Final = word_set(
-    "a an the of in on at per for is are was were be total altogether overall all left remaining remain each every "
+    "a an the of in on at for is are was were be total altogether overall all left remaining remain "
+    "has have had gets got "
     "only that there this these it exactly respectively needed required here now"
 )
 """Words that change no value."""
@@ -36,9 +39,12 @@ REASON = re.compile(r"\s*[,;:]?\s*[(—–-]?\s*(?:because|since|as|which (?:is|
 _SENTENCE = re.compile(
     r"[\s$*_)]*(?:[.!?;。，]|,\s(?:so|and so|where|with|for|because|since|as|which|that is|i\.e\.)\b)\s*[^\W\d]"
 )
-_OTHER_VALUE = re.compile(r"\s*,\s*(?:and\s)?(?:not|rather than)\s[-$\d\\]")
+_COMPARED = re.compile(
+    r"\A(?:young|old|tall|short|long|heav|light|cheap|fast|slow|bigg|small|larg|great|high|low|earl|lat)i?er\Z"
+)
+_OTHER_VALUE = re.compile(r"\s*[,(]?\s*(?:and\s)?(?:not|rather than|instead of)\s[-$\d\\]")
 _CLAUSE = re.compile(r"\s*(?:[,:]\s|[—–-]\s)\s*(?!and\b)[^\W\d]")
-_BRACKETS = re.compile(r"\s*\([^()\d]*[^\W\d]{3}[^()\d]*\)[\s.!]*\Z")
+_ASIDE = re.compile(r"\s*\([^()\d]*[^\W\d]{3}[^()\d]*\)")
 _WORDS = re.compile(r"[^\W\d_]+")
 
 
@@ -49,20 +55,31 @@ def may_follow(rest: str, question: str | None) -> bool:
     """
     if any(pattern.match(rest) for pattern in (_ENDS, REASON, _SENTENCE, _OTHER_VALUE)):
         return True
+    if (
+        (aside := _ASIDE.match(rest))
+        and OPERATIONS.isdisjoint(_WORDS.findall(aside[0].lower()))
+        and "base" not in aside[0]
+    ):
+        return may_follow(rest[aside.end() :], question)
     words = [word.lower() for word in _WORDS.findall(rest)]
     if not words or re.search(r"[\d\\=+*/^<>]", rest) or not OPERATIONS.isdisjoint(words):
         return False
-    if _BRACKETS.match(rest):
-        return "base" not in words
+    if any(map(_COMPARED.match, words)):
+        return False
     if not NUMBERS.isdisjoint(words):
         return False
     if _CLAUSE.match(rest) or question is None:
         return True
+    return bool(re.match(r"[\s$]", rest)) and are_known(words, question, MOST_WORDS)
+
+
+def are_known(words: Collection[str], question: str, most: int) -> bool:
+    """Whether words change no value: fillers, units, and at most so many words of the prompt."""
+    if not OPERATIONS.isdisjoint(words) or not NUMBERS.isdisjoint(words) or any(map(_COMPARED.match, words)):
+        return False
     asked = {_stem(word) for word in _WORDS.findall(question.lower())}
     unknown = [word for word in words if word not in FILLERS and word not in table()]
-    return (
-        bool(re.match(r"[\s$]", rest)) and len(unknown) <= MOST_WORDS and all(_stem(word) in asked for word in unknown)
-    )
+    return len(unknown) <= most and all(_stem(word) in asked for word in unknown)
 
 
 def changes_value(rest: str) -> bool:
@@ -72,5 +89,6 @@ def changes_value(rest: str) -> bool:
 
 
 def _stem(word: str) -> str:
-    """A word without the ending of its plural."""
+    """A word without accents and the ending of its plural."""
+    word = "".join(letter for letter in unicodedata.normalize("NFKD", word) if not unicodedata.combining(letter))
     return singular(word) if word.endswith("s") else word

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from fractions import Fraction
+from functools import lru_cache
 
 from posttrain.answers.intervals import complement, intersection, reals_of, union
 from posttrain.answers.matrices import matrix_of
@@ -16,7 +16,6 @@ from posttrain.answers.nodes import (
     Equation,
     Items,
     Named,
-    Num,
     Quantity,
     Reals,
     Span,
@@ -63,6 +62,12 @@ _CASES = re.compile(
 )
 
 
+_SAID_FRACTION = re.compile(r"(\d+) (?:out of|over|in) (\d+)")
+_SAID_SIGN = re.compile(r"(?:minus|negative) (\d[\d.,/]*(?: [a-z°]+)?)", re.IGNORECASE)
+_SAID_EQUAL = re.compile(r"([a-z]) (?:equals|is equal to) (\S+)")
+
+
+@lru_cache(maxsize=2048)  # an answer is read by each of its checks
 def read(text: str, *, units: bool = True) -> Answer:
     """Return a whole text as an answer. `units`: letters after a number and a space may be units."""
     trimmed = MODULUS.sub("", _trimmed(_CASES.sub(_rows, text.replace("{:}", ":"))))
@@ -73,6 +78,12 @@ def read(text: str, *, units: bool = True) -> Answer:
     words = re.sub(r"(?:\s|\\[,;: !]|~)+", " ", words.replace("\\!", "").translate(FULL_WIDTH))
     if re.fullmatch(r"\d+(?: to \d+)+", words):  # a ratio
         trimmed = words.replace(" to ", ":")
+    if fraction := _SAID_FRACTION.fullmatch(words):
+        trimmed = words = f"{fraction[1]}/{fraction[2]}"
+    if negative := _SAID_SIGN.fullmatch(words):
+        trimmed = words = f"-{negative[1]}"
+    if equal := _SAID_EQUAL.fullmatch(words):
+        trimmed = words = f"{equal[1]} = {equal[2]}"
     if counted := in_digits(words):
         trimmed = words = counted
     if (said := phrase(words)) is not None:
@@ -202,8 +213,7 @@ class Reader:
         if 1 < len(ratio) <= 6:
             return Items(":", tuple(Quantity(whole(part)) for part in ratio))
         if based := re.fullmatch(r"\(?([0-9A-F]+)\)?_\{?(?:\(?)(\d{1,2})(?:\)?)\}?", texts):
-            ten = based[2] == "10" and based[1].isdigit()
-            return Quantity(Num(Fraction(based[1]))) if ten else Based(based[1], int(based[2]))
+            return Based(based[1], int(based[2]))
         if len(split(found, "\\over")) == 2:
             return quantity([Token("sign", "{", gap=False), *found, Token("sign", "}", gap=False)], units=self._units)
         return quantity(found, units=self._units)

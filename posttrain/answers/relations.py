@@ -53,7 +53,7 @@ def relation(found: Run, sets: Sets) -> Answer:
         left, right = sets(parts[0]), sets(parts[1])
         sides = [side.value for side in (left, right) if isinstance(side, Quantity) and side.unit is None]
         if len(sides) == 2 and any(map(variables, sides)):
-            return Equation(*sides)
+            return Quantity(sides[1]) if _is_identity(*sides) else Equation(*sides)
     value = _chain(parts, signs, sets)
     if rounded and isinstance(value, Quantity):
         value = Quantity(value.value, value.unit, rounded=True)
@@ -62,6 +62,14 @@ def relation(found: Run, sets: Sets) -> Answer:
     if isinstance(value, Quantity) and len(name) == 1 and name in variables(value.value):
         return Equation(Var(name), value.value)
     return Named(name, value)
+
+
+def _is_identity(left: Node, right: Node) -> bool:
+    """Whether both sides are equal for all values of their variables: (x+1)^2 = x^2+2x+1."""
+    try:
+        return variables(left) == variables(right) and same_number(left, right)
+    except Unreadable:
+        return False
 
 
 def _function_name(found: Run) -> str | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from posttrain.answers.asked import why_not_asked
 from posttrain.answers.equal import same_answer, why_unreadable
 from posttrain.answers.extract import Fits, after_mark, final_answer, gold_answer, reads
 from posttrain.answers.finished import why_unfinished
 from posttrain.answers.nodes import Unreadable
+from posttrain.answers.prompted import as_asked, why_not_as_asked
 from posttrain.rewards.correct import AnswerKind, CorrectOptions, gold_text, question_of, unparseable
 from posttrain.rollout import Rollout, Score
 
@@ -37,13 +40,19 @@ def score_math(rollout: Rollout, options: CorrectOptions, fits: Fits = reads) ->
                 question=question,
             )
         gold = gold_answer(gold_text(rollout.prompt, options))
-        same_text = gold.replace(" ", "") == found.replace(" ", "")
-        right = same_text or same_answer(gold, found, options.pairs)
+        found = as_asked(question, found, gold)
+        right = _spelled(gold) == _spelled(found) or same_answer(gold, found, options.pairs)
     except Unreadable as reason:
         return unparseable(str(reason))
-    if right and (why := why_unfinished(question, found, gold) or why_not_asked(question, found, gold)):
-        return Score(0.0, reason=why)
+    for why_wrong in (why_unfinished, why_not_asked, why_not_as_asked) if right else ():
+        if why := why_wrong(question, found, gold):
+            return Score(0.0, reason=why)
     return Score(float(right), answer=found)
+
+
+def _spelled(text: str) -> str:
+    """A text without spaces, besides those between digits."""
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
 
 
 KINDS = {"math": AnswerKind(score_math, _why_unreadable)}

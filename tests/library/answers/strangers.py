@@ -15,6 +15,8 @@ from tests.library.models.tiny import rollout_of
 
 CASES = Path(__file__).parent / "strangers.jsonl"
 SECOND = Path(__file__).parent / "second_stranger.jsonl"
+THIRD = Path(__file__).parent / "third_writer.jsonl"
+ATTACKER = Path(__file__).parent / "attacker.jsonl"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ VARIABLE, UNIT = "it is the value of another variable", "it has another unit tha
         ("How many cm are 2.5 m?", "250 kg", "250", UNIT),
         ("How many metres per second is 72 km/h?", "20 km/h", "20", UNIT),
         ("What is it in dollars?", "20 euros", "20", UNIT),
-        ("How many cm are 2.5 m?", "250 m", "250 cm", None),
+        ("How many cm are 2.5 m?", "250 m", "250 cm", UNIT),
         ("How many?", "no number (", "5", None),
     ],
 )

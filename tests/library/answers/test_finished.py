@@ -144,7 +144,8 @@ def test_expressions_of_a_prompt() -> None:
         ("?", "5 March 2024", "March 5, 2024", True),
         ("?", "March 5", "March 5, 2024", False),
         ("?", "Sept. 3rd", "the 3rd of September", True),
-        ("?", "34 marbles", "34", True),
+        ("How many marbles?", "34 marbles", "34", True),
+        ("How many marbles?", "34 pairs", "34", False),
     ],
 )
 def test_forms_of_answers(question: str, answer: str, gold: str, right: bool) -> None:
@@ -166,5 +167,7 @@ def test_forms_of_answers(question: str, answer: str, gold: str, right: bool) ->
 )
 def test_marks_and_the_words_next_to_them(text: str, gold: str, right: bool) -> None:
     rollout = rollout_of(text, gold)
+    asked = [{"role": "user", "content": "Ann has apples. How many apples has she?"}]
+    rollout = replace(rollout, prompt=replace(rollout.prompt, messages=asked))
     (score,) = correct.score_fn(CorrectOptions(answer="math"), None)([rollout])  # type: ignore[arg-type]
     assert isinstance(score, Score) and (score.value == 1.0) is right

@@ -55,7 +55,7 @@ CASES: list[tuple[str, Answer]] = [
     (r"\{x | x > 1\}", reals(N1, "()", INFINITY)), ("x > 1 and x < 2", reals(N1, "()", N2, "x")),
     ("x = 1 or x > 2", Reals((Span(N1, True, N1, True), Span(N2, False, INFINITY, False)), "x")),
     ("x < 1 or x > 2", Reals((Span(MINUS_INFINITY, False, N1, False), Span(N2, False, INFINITY, False)), "x")),
-    ("1011_2", Based("1011", 2)), ("11_{10}", Quantity(Num.of(11))), ("no solution", Items("set", ())),
+    ("1011_2", Based("1011", 2)), ("11_{10}", Based("11", 10)), ("no solution", Items("set", ())),
     ("Alice", Words("alice")), (r"3 \over 5", Quantity(Call("div", (Num.of(3), Num.of(5))))),
     (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", Matrix(((N1, N2),))), (r"5 \pmod{7}", FIVE),
     (r"(1, \pm 2)", Items("set", (Items("(", (ONE, TWO)), Items("(", (ONE, Quantity(Num.of(-2))))))),

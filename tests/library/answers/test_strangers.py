@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.answers.strangers import CASES, SECOND, shares, table, verdicts
+from tests.library.answers.strangers import ATTACKER, CASES, SECOND, THIRD, shares, table, verdicts
 
 KNOWN: dict[Path, dict[tuple[bool, str], int]] = {
     CASES: {(False, "unmarked"): 1},
@@ -15,6 +15,23 @@ KNOWN: dict[Path, dict[tuple[bool, str], int]] = {
         (False, "choice_unmarked_right"): 2,
         (False, "choice_unmarked_wrong"): 1,
         (False, "unmarked_hand_right"): 2,
+    },
+    THIRD: {
+        (True, "note after the answer"): 2,
+    },
+    ATTACKER: {
+        (True, "words for mixed"): 1,
+        (True, "words"): 2,
+        (True, "sentence"): 2,
+        (True, "not but"): 1,
+        (True, "loss of"): 1,
+        (True, "i before coefficient"): 2,
+        (True, "finished equation"): 2,
+        (True, "equation with conversion"): 1,
+        (True, "equation"): 3,
+        (True, "degree sign on value"): 1,
+        (True, "below zero"): 1,
+        (True, "base in words"): 2,
     },
 }
 """Wrong verdicts: whether the answer is marked, the class, how many."""

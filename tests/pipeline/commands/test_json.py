@@ -70,7 +70,11 @@ def test_an_error_is_a_document_and_what_was_printed_before_it_is_not_on_stdout(
     error, failing = document["error"], [one["law"] for one in document["laws"] if one["holds"] is False]
     assert done.returncode == 1 and "bad:bad" in done.stderr
     assert "on-policy" in failing and len(failing) == document["failed"]
-    assert (error["code"], error["what"], error["where"]) == ("params", f"{len(failing)} laws fail", "bad.py")
+    assert (error["code"], error["what"], error["where"]) == (
+        "params",
+        "laws fail for 1 of 1 surrogates and losses: bad",
+        "bad.py",
+    )
     assert error["fix"] in done.stderr
 
 
