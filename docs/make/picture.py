@@ -62,8 +62,12 @@ def noted(png: bytes, digest: str) -> bytes:
 
 def digest_of(png: bytes) -> str:
     """Return the digest of the results that a picture was drawn of; empty where it has none."""
-    found = re.search(NOTE + rb"\0(\w+)", png[_HEAD : _HEAD + 100])
-    return found[1].decode() if found else ""
+    found = re.search(rb"(....)tEXt" + NOTE + rb"\0", png[_HEAD : _HEAD + 100], re.DOTALL)
+    if found is None:
+        return ""
+    (length,) = struct.unpack(">I", found[1])  # a checksum follows, whose bytes may be letters
+    begin = _HEAD + found.end()
+    return png[begin : begin + length - len(NOTE) - 1].decode()
 
 
 def write_bytes(file: Path, data: bytes) -> None:
