@@ -79,6 +79,8 @@ if __name__ == "__main__" and len(sys.argv) > 1:
 elif __name__ == "__main__":
     write("strangers", strangers.table(strangers.verdicts(), every=False))
     write("second-stranger", strangers.table(strangers.verdicts(strangers.SECOND), every=False))
+    write("third-writer", strangers.table(strangers.verdicts(strangers.THIRD), every=False))
+    write("attacker", strangers.table(strangers.verdicts(strangers.ATTACKER), every=False))
     write("cases", table(CASES))
     write("fresh", table(FRESH))
     write("echo", echo.table())

@@ -17,6 +17,7 @@ CASES = Path(__file__).parent / "strangers.jsonl"
 SECOND = Path(__file__).parent / "second_stranger.jsonl"
 THIRD = Path(__file__).parent / "third_writer.jsonl"
 ATTACKER = Path(__file__).parent / "attacker.jsonl"
+FOURTH = Path(__file__).parent / "fourth_writer.jsonl"
 
 
 @dataclass(frozen=True)

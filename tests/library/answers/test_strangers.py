@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.answers.strangers import ATTACKER, CASES, SECOND, THIRD, shares, table, verdicts
+from tests.library.answers.strangers import ATTACKER, CASES, FOURTH, SECOND, THIRD, shares, table, verdicts
 
 KNOWN: dict[Path, dict[tuple[bool, str], int]] = {
     CASES: {(False, "unmarked"): 1},
@@ -48,3 +48,11 @@ def test_no_class_has_more_wrong_verdicts_than_are_known(path: Path) -> None:
     assert wrong_answers > 200 and right_answers > 200
     assert accepted <= 0.005 * wrong_answers and missed <= 0.05 * right_answers
     assert table(found)[-1].endswith("answers per second on one core.")
+
+
+@pytest.mark.slow
+def test_a_set_that_no_repair_has_used_is_judged_within_the_goals() -> None:
+    """Its cases are hidden from whoever works on the parser: no message shows one."""
+    wrong_answers, accepted, right_answers, missed = shares(one for one in verdicts(FOURTH) if one.case["marked"])
+    assert wrong_answers > 400 and right_answers > 400
+    assert (accepted <= 0.005 * wrong_answers, missed <= 0.05 * right_answers) == (True, True)

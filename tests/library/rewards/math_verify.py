@@ -9,7 +9,7 @@ from typing import Any
 
 from docs.make.answers import counted, line, shares, total, write
 from posttrain.rewards.correct import CorrectOptions
-from tests.library.answers.strangers import SECOND, verdicts
+from tests.library.answers.strangers import ATTACKER, FOURTH, SECOND, THIRD, verdicts
 from tests.library.rewards.judged import CASES, FRESH, MATH, Case, cases, count
 
 HEAD = [
@@ -46,11 +46,35 @@ def speeds(library: Any) -> list[str]:
     return [f"Answers per second on one core, second stranger's cases: ours {own:.0f}, math-verify {theirs:.0f}."]
 
 
+def sets_of_others(library: Any) -> list[str]:
+    """A table of the sets of cases by people who had not read the parser: marked answers that are no choices."""
+    lines = [
+        "| set | wrong | accepted | by math-verify | right | missed | by math-verify |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for path in (THIRD, ATTACKER, FOURTH):
+        if not path.is_file():
+            continue
+        rows = [one for one in verdicts(path) if one.case["marked"] and one.case["kind"] != "choice"]
+        cells = [f"`{path.stem}`"]
+        for label in (False, True):
+            some = [one for one in rows if one.case["right"] is label]
+            theirs = [
+                is_right(library, Case(0, one.case["gold"], one.case["completion"], label, "", CorrectOptions()))
+                for one in some
+            ]
+            wrong = sum(one.is_wrong for one in some), sum(found is not label for found in theirs)
+            cells += [str(len(some)), *(f"{count} ({count / len(some):.1%})" for count in wrong)]
+        lines.append(line(cells))
+    return lines
+
+
 def main() -> None:
     """Print the table and write it into the page."""
     library = import_module("math_verify")
     logging.disable(logging.CRITICAL)
     write("speed", speeds(library))
+    write("math-verify-others", sets_of_others(library))
     for mark, folder in (("math-verify-fresh", FRESH), ("math-verify", CASES)):
         ours = {name: counted(name, folder) for name in MATH}
         theirs = {name: count((one.right, is_right(library, one)) for one in cases(name, folder)) for name in MATH}
