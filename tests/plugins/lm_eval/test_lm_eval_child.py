@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from posttrain.plugins.lm_eval import lm_eval_child as module
-from posttrain.plugins.lm_eval.lm_eval_child import answer
 
 SAMPLE = {
     "doc_id": 0, "filter": "none", "target": "4", "arguments": [["2+2?", {"until": []}]], "resps": [["four: 4"]],
@@ -52,33 +48,3 @@ def test_templates_write_one_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template_utils, "datetime", chat_template_utils.datetime)
     module._fix_date("2024-05-01")
     assert chat_template_utils.datetime.now().strftime("%d %b %Y") == "01 May 2024"
-
-
-def test_tasks_are_measured_or_named_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in for lm-eval, which is not installed here."""
-    from transformers.utils import chat_template_utils
-
-    given: dict[str, Any] = {}
-
-    class TaskManager:
-        all_tasks = ("sums", "texts")
-
-        def __init__(self, include_path: str | None) -> None:
-            given["include"] = include_path
-
-    def simple_evaluate(**options: Any) -> dict[str, Any]:
-        given.update(options)
-        return {"samples": {"sums": [SAMPLE]}, "results": {"sums": {"acc,none": 1.0}}}
-
-    evaluator, tasks = ModuleType("lm_eval"), ModuleType("lm_eval.tasks")
-    vars(evaluator)["simple_evaluate"], vars(tasks)["TaskManager"] = simple_evaluate, TaskManager
-    monkeypatch.setitem(sys.modules, "lm_eval", evaluator)
-    monkeypatch.setitem(sys.modules, "lm_eval.tasks", tasks)
-    monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1")
-    monkeypatch.setattr(chat_template_utils, "datetime", chat_template_utils.datetime)
-    threads = torch.get_num_threads()
-    assert answer({**ASKED, "tasks": ["sums", "none"]}) == {"unknown": ["none"], "known": ["sums", "texts"]}
-    found = answer({**ASKED, "tasks": ["sums"]})
-    assert found["figures"] == {"sums.acc": 1.0} and found["documents"] == [ROW]
-    assert found["versions"]["lm_eval"] == "lm_eval 1" and given["limit"] == 2 and given["device"] == "cpu"
-    torch.set_num_threads(threads)
