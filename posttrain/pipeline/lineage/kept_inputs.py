@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -40,11 +40,12 @@ def unkept_inputs(overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[st
     edited = git("diff", "-z", "--name-only", "--relative", "HEAD").split("\0")
     changed = {PurePosixPath(entry) for entry in edited if entry}
     digests = Digests()
-    asked = [path for path in by_dvc if any(_overlap(path, name) for name in named)]
+    asked = _overlapping(by_dvc, named)
     lost = {path for path in asked if not _is_kept(path, by_dvc[path][0], digests, added=by_dvc[path][1])}
     digests.keep()
-    left = [entry for entry in untracked if not any(_overlap(entry, path) for path in by_dvc.keys() - lost)]
-    pairs = ((entry, path) for entry in [*left, *changed] for path in named if _overlap(entry, path))
+    left = untracked.difference(_overlapping(untracked, by_dvc.keys() - lost))
+    pairs = ((entry, path) for entry in _overlapping([*left, *changed], named) for path in named)
+    pairs = ((entry, path) for entry, path in pairs if _overlap(entry, path))
     found = {max(pair, key=lambda path: len(path.parts)) for pair in pairs}
     return sorted(str(path) for path in found | {path for path in lost if by_dvc[path][1]})
 
@@ -120,6 +121,12 @@ def _is_inside(text: str) -> bool:
 
 def _overlap(path: PurePosixPath, other: PurePosixPath) -> bool:
     return path.is_relative_to(other) or other.is_relative_to(path)
+
+
+def _overlapping(paths: Iterable[PurePosixPath], others: Collection[PurePosixPath]) -> list[PurePosixPath]:
+    """The paths that contain one of the others or lie in one. Sets, since a study has a thousand of each."""
+    exact, above = set(others), {parent for other in others for parent in other.parents}
+    return [path for path in paths if path in exact or path in above or not exact.isdisjoint(path.parents)]
 
 
 def tracked_by_dvc() -> Iterator[tuple[PurePosixPath, tuple[str, bool]]]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 from flows.graph import read
 from posttrain.errors import PipelineError
-from posttrain.pipeline.lineage.kept_inputs import kept_note, require_kept, unkept_inputs
+from posttrain.pipeline.lineage.kept_inputs import _overlap, _overlapping, kept_note, require_kept, unkept_inputs
 from tests.pipeline.flows.project import Project
 
 READER = """
@@ -146,3 +147,15 @@ def test_a_changed_file_of_git_is_not_for_dvc_add(owner: Project) -> None:
     (owner.root / "rows.txt").write_text("two\n")
     with pytest.raises(PipelineError, match=r"cache: rows\.txt\. git add rows\.txt, then git commit"):
         require_kept("promote", [{"path": "rows.txt"}])
+
+
+def test_overlapping_paths_are_those_of_each_pair() -> None:
+    rng = random.Random(0)
+
+    def path() -> PurePosixPath:
+        return PurePosixPath("/".join(rng.choice("abc") for _ in range(rng.randint(1, 4))))
+
+    for _ in range(500):
+        paths, others = [path() for _ in range(rng.randint(0, 6))], {path() for _ in range(rng.randint(0, 5))}
+        expected = [one for one in paths if any(_overlap(one, other) for other in others)]
+        assert _overlapping(paths, others) == expected
