@@ -71,7 +71,7 @@ def why_unfinished(question: str, found: str, gold: str) -> str | None:
 
 
 def is_value(node: Node) -> bool:
-    """Whether a node is a number, a fraction of whole numbers that is no whole number, or 1.5 * 10^3."""
+    """Whether nothing is left to compute: 7, 2.5, 3/4 and 1.5 * 10^3, but not 8/4."""
     if isinstance(node, Call) and node.name == "neg":
         inner = node.args[0]
         return isinstance(inner, Call) and inner.name != "neg" and is_value(inner)
@@ -166,7 +166,7 @@ def _is_lowest(node: Node) -> bool:
 
 
 def _repeats(answer: Answer, expected: Answer, stated: Answer) -> bool:
-    """Whether an answer is no further than an equal expression of the prompt."""
+    """Whether an answer only repeats an expression of the prompt, in this or another spelling."""
     if isinstance(stated, Equation | Named) and isinstance(expected, Equation | Named):
         return _repeats_equation(answer, expected, stated)
     found, wanted, given = (_expression(one) for one in (answer, expected, stated))

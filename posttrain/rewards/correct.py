@@ -122,7 +122,7 @@ def _cannot_score(prompt: Prompt, options: CorrectOptions) -> str | None:
 
 
 def _numeric(rollout: Rollout, options: CorrectOptions) -> Score:
-    """Compare plain numbers; what is no plain number is read as `answer: math` reads it."""
+    """Compare plain numbers. Read any other answer as `answer: math` does."""
     found = final_number(rollout.text, options)
     expected = expected_number(rollout.prompt.answer, options.after)
     if expected is None:
