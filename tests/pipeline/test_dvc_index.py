@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sqlite3
 import subprocess
 import sys
@@ -17,14 +19,14 @@ from posttrain.pipeline.compare.experiments import Experiment, fetch
 from posttrain.pipeline.lock.dvc_index import DATABASES
 from posttrain.pipeline.lock.repair_dvc import SITE_CACHE, repair_lock
 from posttrain.pipeline.lock.status import dvc_repo
-from posttrain.pipeline.lock.verify import repair, verify
+from posttrain.pipeline.lock.verify import verify
 
 MAKE = "mkdir -p results/p && seq 3000 > results/p/rollouts.parquet"
 GRAPH = f"stages: {{make: {{cmd: '{MAKE}', outs: [results/p/rollouts.parquet]}}}}\n"
 
 
-def ran(*words: str) -> str:
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+def ran(*words: str, env: dict[str, str] | None = None) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True, env=env).stdout.strip()
 
 
 @pytest.fixture
@@ -84,6 +86,7 @@ def databases(root: Path) -> list[Path]:
 
 def overwrite(file: Path, where: str) -> None:
     """Overwrite bytes of the file in place: its head, or all but the page that says what the tables are."""
+    gc.collect()  # closes the connections of earlier uses
     with closing(sqlite3.connect(file)) as database:  # else a connection that is still open may keep all in its journal
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     for journal in (file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):
@@ -108,12 +111,33 @@ def test_a_damaged_index_is_an_error_with_its_fix_and_repair_removes_it(project:
     assert use_all(project) == [] and file.exists(), "DVC has made it again"
 
 
-def test_each_way_to_dvc_names_the_fix(project: Path) -> None:
-    """All databases at once: whatever opens one says so, and `posttrain repair` mends them before it opens one."""
-    for use in ("dvc_repo", "fetch", "flow"):
-        for file in databases(project):
-            overwrite(file, "head")
-        with pytest.raises(PipelineError, match=r"DVC's index cannot be read .*Run `posttrain repair`"):
-            USES[use](project)
-        assert repair(project).count("was damaged: removed, DVC makes it again") >= 3
-        assert use_all(project) == []
+ALONE = """
+import sys
+from pathlib import Path
+from posttrain.errors import PipelineError
+from tests.pipeline.test_dvc_index import USES
+try:
+    USES[sys.argv[1]](Path.cwd())
+except PipelineError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("use", ["dvc_repo", "fetch", "flow"])
+def test_each_way_to_dvc_names_the_fix(project: Path, use: str) -> None:
+    """All databases at once, each command in a process of its own, as users run them."""
+    files = databases(project)
+    assert [file.parent.name for file in files] == ["local", "data", "links"]
+    for file in files:
+        overwrite(file, "head")
+    said = alone(use)
+    assert "DVC's index cannot be read" in said and "Run `posttrain repair`" in said
+    repaired = ran(sys.executable, "-m", "posttrain", "repair")
+    assert repaired.count("was damaged: removed, DVC makes it again") == len(files), repaired
+    assert alone(use) == "" and use_all(project) == []
+
+
+def alone(use: str) -> str:
+    """Use DVC in a new process and return the error: an open connection of this one may hide damage."""
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    return ran(sys.executable, "-c", ALONE, use, env=env)
