@@ -11,16 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.rewards import worker
+from posttrain.rewards import workers
 from posttrain.rewards.given import terms_given
 from posttrain.rewards.reward import Context
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, TokenRow
+from posttrain.tasks import worker
 
 
 def seconds(rollouts: list[Rollout], send: Callable[..., dict[str, Any]]) -> float:
     """Seconds for all rollouts, after the workers have started."""
-    worker.rollout_to = send
+    vars(workers)["rollout_to"] = send
     rewards = RewardSum(terms_given({"correct": {"answer": "math"}}), Context(Runtime(DeviceParams()), "benchmark"))
     rewards.score(rollouts[:4])
     started = time.perf_counter()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from posttrain.pipeline.params.seeds import SEED
-from posttrain.pipeline.params.stage_table import STAGES, evaluated, model_runs, stage_of
+from posttrain.pipeline.params.stage_table import evaluated, group_named, model_runs, stage_of
 
 from .graph import Stage
 
@@ -53,4 +53,5 @@ def missing_evaluations(
 def _section(stage: str) -> str:
     """Return the section of a stage in params.yaml: online@grpo -> online.runs.grpo; empty for other stages."""
     kind, _, run = stage.partition("@")
-    return next((f"{one.group}.{run}" for one in STAGES if one.name == kind), "")
+    group = group_named(kind)
+    return f"{group}.{run}" if group else ""

@@ -13,6 +13,7 @@
 from typing import Any
 
 __all__ = [
+    "CompletionsConfig",
     "EvaluateConfig",
     "Evaluation",
     "LoggedRollouts",
@@ -23,6 +24,7 @@ __all__ = [
     "PreferenceTraining",
     "RewardTraining",
     "SampleConfig",
+    "SampledCompletions",
     "Samples",
     "ScoredSamples",
     "SftConfig",
@@ -41,7 +43,9 @@ __all__ = [
     "reward_model",
     "sample",
     "sample_and_score",
+    "sample_completions",
     "score",
+    "score_completions",
     "train_model",
     "train_on_rollouts",
     "train_online",

@@ -1,8 +1,9 @@
-"""evaluate: evaluate one policy of `evaluate.policies` on held-out prompts. NAME is its label there, e.g. grpo."""
+"""evaluate: score the completions of one policy of `evaluate.policies`. NAME is its label there, e.g. grpo."""
 
 from __future__ import annotations
 
-from posttrain.api.evaluate import evaluate_model
+from posttrain.api.completions import sample_completions
+from posttrain.api.evaluate import score_completions
 from posttrain.pipeline.processes.stage import run_named_stage
 from posttrain.pipeline.runs.evaluation_stage import policy_evaluation
 
@@ -10,10 +11,16 @@ from posttrain.pipeline.runs.evaluation_stage import policy_evaluation
 def main(label: str) -> None:
     """Write results/NAME/rollouts.parquet and results/NAME/metrics.json."""
     with policy_evaluation(label) as stage:
-        policy = stage.policy()
-        measured = evaluate_model(
-            policy, None, stage.prompts(policy), config=stage.params, reference=stage.reference,
-            reward_model=stage.reward_model, sampler=stage.sampler, name=stage.name, where=stage.section,
+        found = stage.stored()
+        if found is None:  # `completions` in params.yaml: not all are stored
+            policy = stage.policy()
+            found = sample_completions(
+                policy, None, stage.prompts(policy.text), stage.params, reference=stage.reference,
+                sampler=stage.sampler, name=stage.name, where=stage.section,
+            )  # fmt: skip
+        measured = score_completions(
+            stage.judged(found), config=stage.params, text=stage.text(), reward_model=stage.reward_model,
+            name=stage.name, where=stage.section,
         )  # fmt: skip
         stage.save(measured)
 

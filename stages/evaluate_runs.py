@@ -1,8 +1,9 @@
-"""evaluate_runs: one run of `evaluate.runs`. Evaluates a policy on its own table, by samples or by likelihoods."""
+"""evaluate_runs: score the completions of one run of `evaluate.runs`, or measure likelihoods on its table."""
 
 from __future__ import annotations
 
-from posttrain.api.evaluate import evaluate_model
+from posttrain.api.completions import sample_completions
+from posttrain.api.evaluate import score_completions
 from posttrain.api.likelihood import evaluate_likelihood
 from posttrain.pipeline.processes.stage import run_named_stage
 from posttrain.pipeline.runs.evaluation_stage import table_evaluation
@@ -11,17 +12,24 @@ from posttrain.pipeline.runs.evaluation_stage import table_evaluation
 def main(run: str) -> None:
     """Write results/NAME/rollouts.parquet and results/NAME/metrics.json."""
     with table_evaluation(run) as stage:
-        if stage.params.by == "samples":
-            policy = stage.policy()
-            measured = evaluate_model(
-                policy, None, stage.prompts(policy), config=stage.params, reference=stage.reference,
-                reward_model=stage.reward_model, sampler=stage.sampler, name=stage.name, where=stage.section,
-            )  # fmt: skip
-        else:
+        if stage.params.by == "likelihood":
             measured = evaluate_likelihood(
                 stage.folder, None, stage.rows(), stage.kind, reference=stage.reference, config=stage.params,
                 where=stage.section,
             )  # fmt: skip
+            stage.save(measured)
+            return
+        found = stage.stored()
+        if found is None:  # `completions` in params.yaml: not all are stored
+            policy = stage.policy()
+            found = sample_completions(
+                policy, None, stage.prompts(policy.text), stage.params, reference=stage.reference,
+                sampler=stage.sampler, name=stage.name, where=stage.section,
+            )  # fmt: skip
+        measured = score_completions(
+            stage.judged(found), config=stage.params, text=stage.text(), reward_model=stage.reward_model,
+            name=stage.name, where=stage.section,
+        )  # fmt: skip
         stage.save(measured)
 
 

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 _PLACES = {
+    "CompletionsConfig": "evaluate.completions_config",
     "EvaluateConfig": "evaluate.config",
     "Evaluation": "evaluate.policy",
     "LoggedRollouts": "online.stored",
@@ -14,6 +15,7 @@ _PLACES = {
     "PreferenceTraining": "supervised.preference",
     "RewardTraining": "supervised.reward",
     "SampleConfig": "sampling.scored",
+    "SampledCompletions": "evaluate.sampled",
     "Samples": "api.model",
     "ScoredSamples": "sampling.scored",
     "SftConfig": "supervised.sft",
@@ -29,7 +31,9 @@ _PLACES = {
     "reward_model": "api.scorers",
     "sample": "api.model",
     "sample_and_score": "api.scored",
+    "sample_completions": "api.completions",
     "score": "api.scorers",
+    "score_completions": "api.evaluate",
     "train_model": "api.train",
     "train_on_rollouts": "api.stored",
     "train_online": "api.online",

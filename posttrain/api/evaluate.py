@@ -1,4 +1,4 @@
-"""Measure a model on prompts with rewards, in memory."""
+"""Measure a model on prompts with rewards, in memory; and score its completions again."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.api.argument_checks import check_config
-from posttrain.api.frozen_models import beside, frozen, scorer_folder
+from posttrain.api.frozen_models import beside, frozen
 from posttrain.api.given import prompts_given
 from posttrain.api.own_model import Messages
+from posttrain.api.scorer_folder import scorer_folder
 from posttrain.errors import ParamsError
 from posttrain.evaluate.config import EvaluateConfig
 from posttrain.evaluate.intervals import SEED
-from posttrain.evaluate.policy import Evaluation, PolicyEvaluation, refuse_truncation
+from posttrain.evaluate.policy import Evaluation, scored_completions
+from posttrain.evaluate.sampled import PolicySampling, SampledCompletions, refuse_truncation
+from posttrain.models.device import Runtime
 from posttrain.rewards.given import terms_given
-from posttrain.rewards.scorable import scorable_prompts
+from posttrain.rewards.scorable import judged_prompts, scorable_prompts
 from posttrain.rollout import Prompt
 from posttrain.sampling.frozen import OpenSampler
 from posttrain.settings.params import check
+from posttrain.text.chat import ChatText
 
 NAME = "evaluate_model"
+SCORE = "score_completions"
 
 
 def evaluate_model(
@@ -69,7 +74,42 @@ def evaluate_model(
         asked = prompts_given(policy.text, prompts)
         if not all(isinstance(prompt, Prompt) for prompt in prompts):
             asked = scorable_prompts(config.reward, asked, "prompts")
-        return PolicyEvaluation(config, policy, asked, other, scored_by, name, where).run(sampler)
+        scorer = config.scorer(policy.runtime, policy.text, scored_by, where)
+        if scored_by is None:  # a reward model takes memory, which the sampler needs first
+            scorer.load(asked)
+        found = PolicySampling(config, policy, asked, other, name, where).run(sampler)
+        return scored_completions(config, found, scorer, where)
+
+
+def score_completions(
+    completions: SampledCompletions,
+    reward: Any = None,
+    *,
+    max_failed: float = 0.0,
+    config: EvaluateConfig | None = None,
+    text: ChatText | None = None,
+    reward_model: str | Path | None = None,
+    name: str = SCORE,
+    where: str = SCORE,
+) -> Evaluation:
+    """Score the completions of `sample_completions` or of an `Evaluation`. Nothing is sampled.
+
+    reward: as in `train_online`. max_failed: the largest share of completions that a reward may fail to score. config:
+    all settings as one typed object, instead of these arguments. text: the policy's tokenizer and template, for rewards
+    that read them. reward_model: the folder of the model behind the reward `model`. Prompts that no reward can judge
+    are left out. name, where: names of this task and of its settings in messages.
+
+    Example: `score_completions(found.completions, {"correct": {"answer": "math"}}).metrics["score"]`
+    """
+    if config is None:
+        own = {"max_failed": max_failed, **_scored_by(reward)}
+        config = check(EvaluateConfig, own, where=SCORE, file="arguments")
+    else:
+        check_config(config, EvaluateConfig, SCORE, {"reward": (reward, None), "max_failed": (max_failed, 0.0)})
+    scorer = config.scorer(Runtime(config.device), text, scorer_folder(config, reward_model), where)
+    known = completions.of(judged_prompts(config.reward, completions.prompts, name))
+    scorer.load(known.prompts)
+    return scored_completions(config, known, scorer, where)
 
 
 def _scored_by(reward: Any) -> dict[str, Any]:

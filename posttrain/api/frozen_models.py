@@ -1,4 +1,4 @@
-"""The models of a call that trains nothing: the policy, the reference and the reward model."""
+"""The models of a call that trains nothing: the policy and the reference."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.api.argument_checks import model_folder
-from posttrain.api.given import refuse_learned, refuse_unread
 from posttrain.api.own_model import device_of, our_attention, own_model, text_of
 from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.master_weights import computing
 from posttrain.sampling.engines import SampledModel
-from posttrain.sampling.frozen import ScoredSampling
+from posttrain.sampling.frozen import FrozenSampling
 
 
 @contextmanager
-def frozen(model: Any, tokenizer: Any, config: ScoredSampling) -> Iterator[SampledModel]:
+def frozen(model: Any, tokenizer: Any, config: FrozenSampling) -> Iterator[SampledModel]:
     """Yield the policy from `load_frozen`, or the caller's own model, which is restored afterwards."""
     if isinstance(model, SampledModel):
         if tokenizer is not None:
@@ -46,15 +45,3 @@ def beside(reference: Any, runtime: Runtime) -> Iterator[Any]:
     other = own_model(reference)
     with our_attention(other), computing(other, runtime):
         yield other
-
-
-def scorer_folder(config: ScoredSampling, reward_model: str | Path | None) -> Path | None:
-    """Return the folder of the reward model.
-
-    Reject a reward model that no reward uses, and a reward `model` without one.
-    """
-    if reward_model is None:
-        refuse_learned(config.terms, "Give reward_model: the folder of one")
-        return None
-    refuse_unread(config.terms)
-    return model_folder(reward_model, "reward_model")

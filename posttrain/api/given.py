@@ -13,28 +13,11 @@ from posttrain.data.columns import with_ids
 from posttrain.data.layouts import convert, table_of
 from posttrain.data.shown import short_repr
 from posttrain.data.turns import RowError
-from posttrain.errors import DataError, ParamsError
-from posttrain.rewards.catalog import learned
-from posttrain.rewards.reward import WeightedReward
+from posttrain.errors import DataError
 from posttrain.rollout import Prompt
 from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.tasks.task import load_task
 from posttrain.text.chat import ChatText
-
-
-def refuse_unread(terms: Mapping[str, WeightedReward]) -> None:
-    """Reject a reward model that no reward uses."""
-    if not learned(terms):
-        what = f"no reward reads it: the rewards are {', '.join(terms)}"
-        fix = 'Add the reward `model`, e.g. reward={"model": 1.0}, or remove reward_model'
-        raise ParamsError(what=what, where="reward_model", fix=fix)
-
-
-def refuse_learned(terms: Mapping[str, WeightedReward], fix: str) -> None:
-    """Reject the reward `model` if the call gives no reward model."""
-    if named := learned(terms):
-        what = f"the reward '{next(iter(named))}' is the score of a reward model, and none is given"
-        raise ParamsError(what=what, where="reward", fix=fix)
 
 
 def _task(row: Mapping[str, Any]) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 import polars as pl
 
 from posttrain.api.argument_checks import check_config, model_folder
-from posttrain.api.given import prompts_given, refuse_learned, refuse_unread
+from posttrain.api.given import prompts_given
 from posttrain.api.models import check_watched, for_model, opened
 from posttrain.api.output import known_by, places, save
 from posttrain.api.own_model import Messages
+from posttrain.api.scorer_folder import refuse_learned, refuse_unread
 from posttrain.data.shown import short_repr
 from posttrain.errors import DataError, ParamsError
 from posttrain.online.config import OnlineConfig, WatchParams

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.api.argument_checks import check_config
-from posttrain.api.frozen_models import frozen, scorer_folder
+from posttrain.api.frozen_models import frozen
 from posttrain.api.given import prompts_given
 from posttrain.api.own_model import Messages
+from posttrain.api.scorer_folder import scorer_folder
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rollout import Prompt
 from posttrain.sampling.frozen import OpenSampler

@@ -15,7 +15,16 @@ import polars as pl
 from posttrain.errors import TableError
 
 Kind = Literal[
-    "corpus", "chat", "prompts", "pairs", "feedback", "rollouts", "training_rollouts", "matches", "documents"
+    "corpus",
+    "chat",
+    "prompts",
+    "pairs",
+    "feedback",
+    "completions",
+    "rollouts",
+    "training_rollouts",
+    "matches",
+    "documents",
 ]
 Split = Literal["train", "heldout", "test"]
 
@@ -62,6 +71,22 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
         "prompt": TURNS,
         "completion": TURNS,
         "label": pl.Boolean(),
+    },
+    "completions": {
+        "id": pl.String(),
+        "prompt_id": pl.String(),
+        "sample": pl.Int64(),
+        "greedy": pl.Boolean(),
+        "prompt_ids": pl.List(pl.Int64()),
+        "completion": pl.String(),
+        "completion_ids": pl.List(pl.Int64()),
+        "mask": pl.List(pl.Boolean()),
+        "logps": pl.List(pl.Float32()),
+        "turns": pl.String(),
+        "finish": pl.String(),
+        "reason": pl.String(),
+        **ROLLOUT_STEPS,
+        "gain": pl.Float64(),
     },
     "rollouts": {
         "id": pl.String(),
@@ -172,6 +197,7 @@ CONTENT: Final[dict[Kind, tuple[str, ...]]] = {
     "prompts": ("answer", "prompt"),
     "pairs": ("chosen", "prompt", "rejected"),
     "feedback": ("completion", "label", "prompt"),
+    "completions": ("completion_ids", "greedy", "prompt_id", "sample"),
     "rollouts": ("completion_ids", "greedy", "policy", "prompt_id", "sample"),
     "training_rollouts": ("completion_ids", "draw", "prompt_id", "sample", "version"),
     "matches": ("first", "prompt_id", "sample", "second"),
@@ -185,6 +211,7 @@ SPLITS: Final[dict[Kind, tuple[Split, ...]]] = {
     "prompts": ("train", "heldout", "test"),
     "pairs": ("train", "heldout"),
     "feedback": ("train", "heldout"),
+    "completions": (),
     "rollouts": (),
     "training_rollouts": (),
     "matches": (),

@@ -5,7 +5,6 @@ A damaged file raises one of `DECODE_ERRORS`; it never makes polars panic.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -39,8 +38,6 @@ DECODE_ERRORS: Final = (
 
 FORMAT: Final = b"posttrain.format"
 """The metadata key of a table's format version."""
-NOTE: Final = b"posttrain.note"
-"""The metadata key of the notes from a table's creation."""
 _ROW_GROUP: Final = 65_536
 _BATCH: Final = 4096
 _WIDTH: Final = 8
@@ -144,18 +141,18 @@ def _text_lengths(stream: BinaryIO, group: int, path: str) -> Iterator[int]:
 
 
 @phase("write")
-def write_parquet(frame: pl.DataFrame, path: Place, note: str = "") -> None:
-    """Write the frame as parquet, atomically, with equal bytes for equal content. `note`: JSON about the table."""
+def write_parquet(frame: pl.DataFrame, path: Place) -> None:
+    """Write the frame as parquet, atomically, with equal bytes for equal content."""
     file = Path(path)
     try:
         with atomic_path(file) as temporary:
             with temporary.open("wb") as stream:
-                schema = _arrow(frame.clear(), note).schema
+                schema = _arrow(frame.clear()).schema
                 with pq.ParquetWriter(
                     stream, schema, compression="zstd", compression_level=3, write_page_checksum=True
                 ) as writer:
                     for part in frame.iter_slices(_ROW_GROUP) if frame.height else [frame]:
-                        writer.write_table(_arrow(part, note))
+                        writer.write_table(_arrow(part))
             sync(temporary)
         sync(file)
     except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
@@ -166,20 +163,9 @@ def write_parquet(frame: pl.DataFrame, path: Place, note: str = "") -> None:
         ) from error
 
 
-def _arrow(frame: pl.DataFrame, note: str) -> pa.Table:
+def _arrow(frame: pl.DataFrame) -> pa.Table:
     table = frame.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
-    return table.replace_schema_metadata({FORMAT: str(TABLES), **({NOTE: note} if note else {})})
-
-
-def read_note(file: Path) -> dict[str, Any]:
-    """Return the note in a table's metadata; empty if there is none or the table cannot be read."""
-    try:
-        with _opened(file) as stream:
-            note = (pq.read_schema(stream).metadata or {}).get(NOTE)
-    except DECODE_ERRORS:
-        return {}
-    found: dict[str, Any] = json.loads(note) if note else {}
-    return found
+    return table.replace_schema_metadata({FORMAT: str(TABLES)})
 
 
 def _decode_names(field: pa.Field) -> None:

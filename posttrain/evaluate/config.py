@@ -6,30 +6,18 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
-from posttrain.evaluate.context import ContextTurn, check_turns
-from posttrain.evaluate.intervals import SEED
+from posttrain.evaluate.completions_config import CompletionsConfig
 from posttrain.rewards.catalog import MEASURED, SCORE, Metrics, Rewards, refuse_metrics, with_metrics
 from posttrain.rewards.reward import WeightedReward
-from posttrain.sampling.frozen import ScoredSampling
+from posttrain.sampling.scored_config import ScoredSampling
 
 
-class EvaluateConfig(ScoredSampling):
+class EvaluateConfig(CompletionsConfig, ScoredSampling):
     """How posttrain measures a policy on prompts.
 
     Example: `EvaluateConfig(reward={"correct": 1.0}, samples=4, sampling={"max_tokens": 200})`
     """
 
-    kl_samples: int | None = Field(
-        None,
-        ge=1,
-        description="samples per prompt for the KL; null: all, which takes about as long as sampling them",
-    )
-    seed: int = Field(SEED, ge=0, description="seed of the samples; the default is a seed that no training uses")
-    context: Annotated[list[ContextTurn], AfterValidator(check_turns)] = Field(
-        default_factory=list,
-        description="turns before each prompt, e.g. [{role: system, content: ...}], then examples as user, "
-        "assistant, ...",
-    )
     reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(
         SCORE, description="weight of each reward by name; the score is the weighted sum"
     )

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 
 from posttrain.data.columns import SCORE, canonical
 from posttrain.errors import DataError
 from posttrain.evaluate.intervals import FAILED_COUNT, best_of_k, failures_note, part_figures, prompt_figures, sizes
-from posttrain.measure.phases import phase
-from posttrain.models.device import Runtime
-from posttrain.models.forward.forward import score_tokens
 from posttrain.rewards.reward import weights
 from posttrain.rewards.scorable import NOT_JUDGED
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.usage import judge_metrics
-from posttrain.rollout import FAILED, Rollout, Score, TokenRow
+from posttrain.rollout import FAILED, Rollout, Score
 from posttrain.settings.user_code import place_in_own_code
 from posttrain.tasks.task import load_task
-from posttrain.text.packing import micro_batches, pack
 
 UNREAD = "no completion has an answer that can be read and compared"
 NOT_MEASURED = "the score is not measured, as no reward judges these prompts"
@@ -161,25 +155,6 @@ def _figures(name: str, rollouts: Sequence[Rollout], scores: Sequence[float]) ->
         what = f"its metrics {', '.join(odd)} are not finite"
         raise DataError(what=what, where=f"task '{name}'", fix="Return finite numbers, or leave them out")
     return found
-
-
-@phase("reference")
-@torch.no_grad()
-def kl_to_reference(
-    model: Any, reference: Any, rows: Sequence[tuple[TokenRow, TokenRow]], temperature: float, runtime: Runtime
-) -> dict[str, float]:
-    """Return KL(policy || reference) per completion from own samples: the mean over rows of summed k1 and k3.
-
-    rows: for each sample, the row for the policy and the row for the reference. They differ only by `context`.
-    """
-    k1, k3 = torch.zeros(2, dtype=torch.float64, device=runtime.device)
-    for micro_batch in micro_batches([len(row) for row, _ in rows], list(range(len(rows))), 16_384):
-        packed, plain = (pack(part).to(runtime.device) for part in zip(*(rows[i] for i in micro_batch), strict=True))
-        policy_logp, _ = score_tokens(model, packed, temperature)
-        reference_logp, _ = score_tokens(reference, plain, temperature)
-        log_ratio = (reference_logp - policy_logp).double()
-        k1, k3 = k1 - log_ratio.sum(), k3 + (log_ratio.expm1() - log_ratio).sum()
-    return {"kl_k1": float(k1) / len(rows), "kl_k3": float(k3) / len(rows)}
 
 
 def rollouts_table(policy: str, rollouts: Sequence[Rollout], reward: RewardSum | None, *, greedy: bool) -> pl.DataFrame:

@@ -1,27 +1,16 @@
-"""Sample one policy on prompts and score its samples. Stages and calls both use it."""
+"""Score the completions of one policy. Stages and calls both use it."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
 
-from posttrain.errors import ParamsError
 from posttrain.evaluate.config import EvaluateConfig
-from posttrain.evaluate.in_context import encode_in_context, score_by_context, without_context
-from posttrain.evaluate.metrics import evaluation_metrics, kl_to_reference
-from posttrain.measure.progress import Progress
-from posttrain.models.files.store import load_policy, load_tokenizer
-from posttrain.models.master_weights import frozen_on
+from posttrain.evaluate.metrics import evaluation_metrics
+from posttrain.evaluate.sampled import SampledCompletions
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.score import RewardSum
-from posttrain.rollout import Prompt, Rollout
-from posttrain.sampling.engines import SampledModel
-from posttrain.sampling.frozen import OpenSampler, engine_of, gap_of
-from posttrain.sampling.sampler import check_capacity, generate_rollouts
+from posttrain.rollout import Rollout
 
 
 @dataclass(frozen=True)
@@ -37,83 +26,23 @@ class Evaluation:
     scorer: RewardSum | None = None
     """The scorer. `total(rollout)` is the weighted sum of a rollout's scores. None: likelihoods."""
 
-
-@dataclass(frozen=True)
-class PolicyEvaluation:
-    """The inputs of an evaluation, as values."""
-
-    config: EvaluateConfig
-    policy: SampledModel
-    prompts: Sequence[Prompt]
-    """Prompts with the tokens that the policy continues."""
-    reference: Any | Path | None = None
-    """The reference for KL: a model, or a folder that is loaded after the policy has sampled."""
-    reward_model: Path | None = None
-    """The folder of the model behind the reward `model`."""
-    name: str = "evaluate_model"
-    """The evaluation's name in messages."""
-    where: str = "evaluate_model"
-    """The place of its settings in messages."""
-
-    def run(self, opens: OpenSampler | None = None) -> Evaluation:
-        """Sample each prompt several times and once greedily, score the samples, and compute the metrics.
-
-        `opens`: opens the sampler; None: the engine in the settings.
-        """
-        config, policy = self.config, self.policy
-        scorer = config.scorer(policy, self.reward_model, self.where)
-        drawn, gap = self._drawn(opens or engine_of(config, self.where), scorer)
-        plain = [without_context(policy.text, rollouts) for rollouts in drawn] if config.context else drawn
-        sampled, greedy = (scorer.score(rollouts) for rollouts in plain)
-        if config.context and config.samples > 1:
-            sampled = score_by_context(policy.policy, drawn[0], sampled, policy.runtime)
-        FailureLimit(scorer, config.max_failed, self.where).check([*sampled, *greedy])
-        metrics = evaluation_metrics(scorer, sampled, greedy, config.seed) | gap | self._kl(drawn[0], sampled)
-        return Evaluation(metrics, sampled, greedy, scorer)
-
-    def _drawn(self, opens: OpenSampler, scorer: RewardSum) -> tuple[list[list[Rollout]], dict[str, float]]:
-        """Return samples and greedy completions, and how far the sampler's log-probs are from the model's."""
-        config, policy, prompts = self.config, self.policy, self.prompts
-        if config.context:
-            prompts = encode_in_context(policy.text, prompts, config.context, f"{self.where}.context")
-        count = len(prompts) * config.samples
-        check_capacity(policy.text.context, [prompt.ids for prompt in prompts], count, config.sampling, self.name)
-        if self.reward_model is None:  # one takes memory, which the sampler needs first
-            scorer.load(prompts)
-        progress = Progress(self.name, count + len(prompts), "completion")
-        with opens(policy, config.sampling, prompts) as sampler:
-            draw = partial(generate_rollouts, sampler, policy.text, prompts, config.sampling, config.seed)
-            drawn = [
-                draw(samples=samples, greedy=greedy, advance=progress.advance)
-                for samples, greedy in ((config.samples, False), (1, True))
-            ]
-            progress.close()
-        return drawn, gap_of(sampler, policy, drawn[0], config.sampling.temperature, self.name)
-
-    def _kl(self, drawn: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, float]:
-        """Return the KL to the reference, if there is one. Print a line if it cannot be measured."""
-        config, policy, reference = self.config, self.policy, self.reference
-        if reference is None:
-            return {}
-        if policy.folder != Path() and reference == policy.folder and not config.context:
-            return {"kl_k1": 0.0, "kl_k3": 0.0}
-        if config.sampling.truncates:
-            what = "no KL to the reference: top_p or top_k leave out tokens, which the log-probs are over"
-            print(f"{self.name}: {what}", file=sys.stderr)
-            return {}
-        if isinstance(reference, Path):
-            if policy.text.tokenizer.get_vocab() != load_tokenizer(reference).get_vocab():
-                what = f"{reference} has another tokenizer, so the KL to it is not measured"
-                print(f"{self.name}: {what}", file=sys.stderr)
-                return {}
-            reference = frozen_on(load_policy(reference), policy.runtime)
-        few = config.kl_samples or config.samples
-        rows = [(seen.row, alone.row) for seen, alone in zip(drawn, sampled, strict=True) if seen.sample < few]
-        return kl_to_reference(policy.policy, reference, rows, config.sampling.temperature, policy.runtime)
+    completions: SampledCompletions | None = None
+    """The completions without scores, for `score_completions` with other rewards. None: likelihoods."""
 
 
-def refuse_truncation(config: EvaluateConfig, reference: Any) -> None:
-    """Reject a reference whose KL cannot be measured, if the caller requires it."""
-    if reference is not None and config.sampling.truncates:
-        what = "top_p and top_k leave out tokens, which the log-probs of the reference are over"
-        raise ParamsError(what=what, where="reference", fix="Sample without them, or without a reference")
+def scored_completions(
+    config: EvaluateConfig, completions: SampledCompletions, scorer: RewardSum, where: str
+) -> Evaluation:
+    """Score completions and compute the metrics."""
+    sampled, greedy = (_scored(scorer, rollouts) for rollouts in (completions.rollouts, completions.greedy))
+    FailureLimit(scorer, config.max_failed, where).check([*sampled, *greedy])
+    metrics = evaluation_metrics(scorer, sampled, greedy, config.seed) | dict(completions.metrics)
+    return Evaluation(metrics, sampled, greedy, scorer, completions)
+
+
+def _scored(scorer: RewardSum, rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Return the rollouts with their scores. A score that needed the policy's weights stays."""
+    return [
+        replace(scored, scores={**scored.scores, **rollout.scores})
+        for rollout, scored in zip(rollouts, scorer.score(rollouts), strict=True)
+    ]

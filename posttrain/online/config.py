@@ -53,7 +53,7 @@ from posttrain.train.optimizer import Update
 from posttrain.train.routing import ReplayParams, routing_refusal
 from posttrain.train.run_config import Algorithms
 
-TRUE: Any = {"correct": 1.0}
+TRUE: Any = dict.fromkeys(("correct",), 1.0)
 """The default true reward of `watch`."""
 ONE_TOKEN = "a token that is drawn from one has the log-prob 0, so there is nothing to learn. Use 2 or more"
 OVERLONG = "overlong"

@@ -140,9 +140,9 @@ _OF_A_SUM: Final = frozenset({"weight", "gate", "normalise"})
 Metrics = Annotated[dict[str, WeightedReward], BeforeValidator(_metrics)]
 """Names of rewards that are measured but not counted: [name, ...], or name -> options of the reward."""
 
-USUAL: Any = {"correct": 1.0, "format": 0.2}
-"""The default reward of a run."""
-SCORE: Any = {"correct": 1.0}
+USUAL: Any = dict(zip(("correct", "format"), (1.0, 0.2), strict=True))
+"""The default reward of a run. With a literal mapping here, every run would depend on the code of these rewards."""
+SCORE: Any = dict.fromkeys(("correct",), 1.0)
 """The default score of evaluations."""
 MEASURED: Any = ["format"]
 """The default metrics of evaluations."""

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from posttrain.errors import excerpt
-from posttrain.rewards.numeric import NumericOptions, expected_number, final_number, missing_number, why_no_number
+from posttrain.rewards.numeric import NumericOptions
 from posttrain.rewards.reward import Examples, rule
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.settings.listing import Listing
@@ -113,29 +113,11 @@ def unparseable(why: str) -> Score:
 
 
 def _cannot_score(prompt: Prompt, options: CorrectOptions) -> str | None:
-    if options.answer == "numeric":
-        found = expected_number(prompt.answer, options.after)
-        return None if found is not None else why_no_number(prompt.answer, options.after)
+    if options.answer == "numeric":  # the text may be a whole solution, so it is read from its end
+        return KINDS[options.answer].why_unreadable(prompt.answer, options)
     if not (gold := gold_text(prompt, options)):
         return "empty"
     return KINDS[options.answer].why_unreadable(gold, options) if options.answer in KINDS else None
-
-
-def _numeric(rollout: Rollout, options: CorrectOptions) -> Score:
-    """Compare plain numbers. Read any other answer as `answer: math` does."""
-    found = final_number(rollout.text, options)
-    expected = expected_number(rollout.prompt.answer, options.after)
-    if expected is None:
-        return unparseable("the prompt has no answer that can be read")
-    if found is not None:
-        return Score(float(found == expected), answer=str(found.normalize()))
-    if options.find == "last":
-        return missing_number(options)
-    from posttrain.answers.finished import reads_number
-    from posttrain.rewards.answer_kinds.math import score_math
-
-    read = score_math(rollout, options, reads_number)
-    return missing_number(options) if read.status == "unparseable" else read
 
 
 def _exact(rollout: Rollout, options: CorrectOptions) -> Score:
@@ -159,11 +141,7 @@ def _regex(rollout: Rollout, options: CorrectOptions) -> Score:
     return Score(float(answer == gold_text(rollout.prompt, options)), answer=answer)
 
 
-PLAIN: dict[Answer, Callable[[Rollout, CorrectOptions], Score]] = {
-    "numeric": _numeric,
-    "exact": _exact,
-    "regex": _regex,
-}
+PLAIN: dict[Answer, Callable[[Rollout, CorrectOptions], Score]] = {"exact": _exact, "regex": _regex}
 """The kinds that need no parser."""
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from posttrain.data.parquet import read_note
 from posttrain.errors import DataError, PosttrainError, RewardError, excerpt, shortened
 from posttrain.rewards.reward import Examples, WeightedReward, score_one, weights
 from posttrain.rollout import FAILED, Prompt, Rollout
@@ -52,6 +50,25 @@ def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prom
     rule = f"{len(lost)} prompts are left out" if lost else "only the other rewards judge them"
     print(f"{where}: {what}: {rule}", file=sys.stderr)
     return [prompt for prompt in prompts if prompt.id not in lost]
+
+
+def judged_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prompt], where: str) -> list[Prompt]:
+    """Return the same; but all prompts, which then have no score, if they only lack answers."""
+    if any(prompt.answer.strip() for prompt in prompts) or not (unanswered := _need_answers(terms, prompts)):
+        return scorable_prompts(terms, prompts, where)
+    named = " and ".join(f"'{name}'" for name in unanswered)
+    print(f"{where}: no prompt has an answer, so reward {named} is not measured", file=sys.stderr)
+    return list(prompts)
+
+
+def _need_answers(terms: Mapping[str, WeightedReward], prompts: Sequence[Prompt]) -> list[str]:
+    """Return the rewards that only lack answers, for prompts without any; empty if a reward lacks something else."""
+    lacking = {
+        name: {why for prompt in prompts if (why := why_not_scorable(name, term, prompt)) is not None}
+        for name, term in terms.items()
+    }
+    named = [name for name, why in lacking.items() if why]
+    return named if all(lacking[name] == {"empty"} for name in named) else []
 
 
 NOT_JUDGED: Final = "it does not judge this prompt"
@@ -144,12 +161,6 @@ class Unread(NamedTuple):
     of: int
     examples: Sequence[str]
     """Some of their places, with the reasons."""
-
-
-def stored_unread(table: Path) -> Unread | None:
-    """Return the count that was stored when the table was made; None if all answers can be read."""
-    note = read_note(table).get("unread")
-    return None if note is None else Unread(**note)
 
 
 def refuse_unread(found: Unread | None, section: str, counted: str) -> None:

@@ -1,65 +1,24 @@
-"""Score rollouts in worker processes, which also run tasks."""
+"""Score rollouts in worker processes."""
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
-from posttrain import errors
 from posttrain.errors import RewardError
-from posttrain.isolation.child import Child, DiedError, TooSlowError
-from posttrain.isolation.library import PASSED, library_command, library_environment
-from posttrain.isolation.pool import Pool
-from posttrain.measure.masking import secret_variables
+from posttrain.isolation.child import DiedError, TooSlowError
 from posttrain.rewards import worker
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Rollout, Score, Status
-from posttrain.settings.host import HOST
 from posttrain.settings.params import Params
 from posttrain.settings.plain import texts_in
+from posttrain.tasks.processes import worker_pool
+from posttrain.tasks.worker import rollout_to
 
-START_SECONDS = 120.0
-"""Seconds for the imports of a worker process."""
 GRACE = 5.0
 """Extra seconds for a process that runs an `async` function, beyond its own time limit."""
-
-
-def worker_pool(setup: Mapping[str, Any], size: int, env: Collection[str] | None = None) -> Pool:
-    """Make a pool of processes that run one reward or one task.
-
-    They get the secret variables in `env`, or without it the variables that params.yaml lists.
-
-    Example: `worker_pool({"task": "my_tool:task", "label": "task 'my_tool:task'"}, 2).ask(request, seconds=10.0)`
-    """
-    return Pool(partial(_started, setup, worker_environment(env)), size)
-
-
-def worker_environment(env: Collection[str] | None) -> dict[str, str]:
-    """Return this process's environment without the secrets that are not listed."""
-    known = library_environment()
-    secret = secret_variables(known).keys() - {*PASSED, *(HOST.secret_names() if env is None else env)}
-    return {name: value for name, value in known.items() if name not in secret}
-
-
-def _started(setup: Mapping[str, Any], environment: Mapping[str, str]) -> Child:
-    """Start a process and wait until it has imported the user's module."""
-    child = Child(library_command(worker.__name__), environment)
-    try:
-        told = {"settings_file": HOST.settings_file, "secret_names": sorted(set(HOST.secret_names()))}
-        answer = child.ask({**setup, **told}, START_SECONDS)
-    except (DiedError, TooSlowError) as error:
-        child.kill()
-        what = f"its worker process did not start ({error})"
-        fix = HOST.fix("worker", "Read what it printed above")
-        raise RewardError(what=what, where=str(setup["label"]), fix=fix) from error
-    if "error" in answer:
-        kind, what, where, fix = answer["error"]
-        raise getattr(errors, kind)(what=what, where=where, fix=fix)
-    return child
 
 
 def _set(env: Sequence[str], reward: str, where: str) -> Sequence[str]:
@@ -93,7 +52,8 @@ class Workers:
         self._slow: Status = "timeout" if self._is_foreign else "unparseable"
         """Our own parsers are slow only where a completion makes them so, which would else leave its group."""
         self._async = term.reward.each is not None and inspect.iscoroutinefunction(term.reward.each)
-        self._pool = worker_pool(setup, term.workers, {*_set(term.env, name, where), *texts_in(setup["options"])})
+        env = {*_set(term.env, name, where), *texts_in(setup["options"])}
+        self._pool = worker_pool(worker.__name__, setup, term.workers, env)
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Return a score for each rollout, in the same order."""
@@ -110,7 +70,7 @@ class Workers:
         """Return the scores of one call."""
         try:
             answer = self._pool.ask(
-                [worker.rollout_to(rollout, tokens=self._is_foreign) for rollout in job], self._seconds(job)
+                [rollout_to(rollout, tokens=self._is_foreign) for rollout in job], self._seconds(job)
             )
             return [Score(*values) for values in answer["scores"]]
         except TooSlowError:

@@ -16,9 +16,9 @@ import torch
 from posttrain.distributed import world
 from posttrain.isolation.child import DiedError, TooSlowError
 from posttrain.isolation.pool import Pool
-from posttrain.rewards import worker
-from posttrain.rewards.workers import worker_pool
 from posttrain.rollout import Prompt, Rollout, TokenRow
+from posttrain.tasks import worker
+from posttrain.tasks.processes import worker_pool
 from posttrain.tasks.step import Step, StepFailure, take_step
 from posttrain.tasks.task import TASKS, Task, load_task
 from posttrain.text.chat import ChatText
@@ -131,7 +131,7 @@ def first_turn(prompt: Prompt, sample: int, completion: Completion, text: ChatTe
 @cache
 def _pool(name: str, workers: int) -> Pool:
     """Return the worker processes of a task."""
-    return worker_pool({"task": name, "label": f"task '{name}'"}, workers)
+    return worker_pool(worker.__name__, {"task": name, "label": f"task '{name}'"}, workers)
 
 
 def _with_completion(rollout: Rollout, completion: Completion, text: ChatText) -> Rollout:

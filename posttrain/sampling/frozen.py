@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.files.text import load_text
 from posttrain.models.master_weights import frozen_on
-from posttrain.rewards.catalog import SCORE, Rewards
-from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures, wait_above
-from posttrain.rewards.given import with_terms
-from posttrain.rewards.reward import Context, WeightedReward
-from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.engines import ENGINE, ENGINES, EngineArgs, EngineName, SampledModel, Servers, refuse_sampling
 from posttrain.sampling.episodes import longest_row
@@ -27,8 +21,8 @@ from posttrain.settings.params import Params
 from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 
 
-class ScoredSampling(Params, metaclass=Called):
-    """The settings of a policy that is sampled and scored, but not trained."""
+class FrozenSampling(Params, metaclass=Called):
+    """The settings of a policy that is sampled, but not trained."""
 
     samples: int = Field(8, ge=1, description="samples per prompt")
     seed: int = Field(0, ge=0, description="seed of the samples")
@@ -41,37 +35,18 @@ class ScoredSampling(Params, metaclass=Called):
     template: TemplateVariables = Field(
         default_factory=dict, description="variables for the chat template in this run, e.g. {enable_thinking: false}"
     )
-    reward: Rewards = Field(SCORE, description="weight of each reward by name; the score is the weighted sum")
-    max_failed: MaxFailed = MAX_FAILED
-    on_failures: OnFailures = "end"
-
-    @field_validator("reward", mode="before")
-    @classmethod
-    def _functions(cls, given: Any) -> Any:
-        """Accept functions, which a script may pass."""
-        return with_terms({"reward": given})["reward"]
 
     @model_validator(mode="after")
-    def _within_the_engine(self) -> ScoredSampling:
+    def _within_the_engine(self) -> FrozenSampling:
         refuse_sampling(self.engine, self.sampling, self.engine_args, self.engine_servers)
         return self
-
-    @property
-    def terms(self) -> Mapping[str, WeightedReward]:
-        """All rewards and metrics of the samples."""
-        return self.reward
-
-    def scorer(self, policy: SampledModel, reward_model: Path | None, where: str) -> RewardSum:
-        """Return the scorer of the samples. `reward_model`: the folder of the model behind the reward `model`."""
-        context = Context(policy.runtime, where, reward_model, policy.text, self.sampling.max_tokens)
-        return RewardSum(dict(self.terms), context, wait_above(self.on_failures, self.max_failed))
 
 
 OpenSampler = Callable[[SampledModel, SamplingParams, Sequence[Prompt]], AbstractContextManager[Sampler]]
 """Opens the sampler of a policy. `sampling` has the longest completion, `prompts` the longest prompt."""
 
 
-def load_frozen(folder: str | Path, config: ScoredSampling) -> SampledModel:
+def load_frozen(folder: str | Path, config: FrozenSampling) -> SampledModel:
     """Load a folder's policy for sampling, on the device and in the precision that `config` sets.
 
     Example: `policy = load_frozen("models/sft/main", EvaluateConfig())`
@@ -81,7 +56,7 @@ def load_frozen(folder: str | Path, config: ScoredSampling) -> SampledModel:
     return SampledModel(frozen_on(runtime.suit(load_policy(folder)), runtime), folder, text, runtime)
 
 
-def engine_of(config: ScoredSampling, where: str, version: str = "") -> OpenSampler:
+def engine_of(config: FrozenSampling, where: str, version: str = "") -> OpenSampler:
     """Return a function that opens the engine in the settings. `version`: the name of the weights in rollouts."""
 
     @contextmanager

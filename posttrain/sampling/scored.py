@@ -15,8 +15,9 @@ from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.scorable import check_scorable
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.engines import SampledModel
-from posttrain.sampling.frozen import OpenSampler, ScoredSampling, engine_of, gap_of
+from posttrain.sampling.frozen import OpenSampler, engine_of, gap_of
 from posttrain.sampling.sampler import check_capacity, generate_rollouts
+from posttrain.sampling.scored_config import ScoredSampling
 from posttrain.sampling.step_labels import LabelledStep, StepLabels, labelled_steps
 
 
@@ -65,7 +66,7 @@ def scored_samples(
     count, sampling = len(prompts) * config.samples, config.sampling
     longest = sampling.model_copy(update={"max_tokens": config.longest})
     check_capacity(policy.text.context, [prompt.ids for prompt in prompts], count, longest, where)
-    scorer = config.scorer(policy, reward_model, where)
+    scorer = config.scorer(policy.runtime, policy.text, reward_model, where)
     if reward_model is None:  # one takes memory, which the sampler needs first
         scorer.load(prompts)
     progress = Progress(name, count, "completion")

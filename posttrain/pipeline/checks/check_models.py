@@ -26,8 +26,9 @@ from posttrain.pipeline.checks.meta_models import config_of, context_length, sha
 from posttrain.pipeline.outside.evaluators import GROUP as EVALUATED
 from posttrain.pipeline.params.params_file import at, load, read
 from posttrain.pipeline.params.stage_table import STAGES, Settings, group_of, model_runs, section_of
-from posttrain.pipeline.runs.evaluation import EvaluateParams, load_policies
+from posttrain.pipeline.runs.evaluation import EvaluateParams
 from posttrain.pipeline.runs.online import OnlineParams
+from posttrain.pipeline.runs.sampled_evaluation import load_policies
 from posttrain.pipeline.runs.samples import SamplesRun
 from posttrain.pipeline.runs.typed import ALGORITHMS, MODELS, load_settings
 from posttrain.pipeline.workspace import PARAMS_FILE

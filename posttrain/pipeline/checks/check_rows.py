@@ -23,12 +23,14 @@ from posttrain.pipeline.tables.first_rows import FIRST, FirstRows, drawn_rows, f
 from posttrain.pipeline.tables.leaks import leaks
 from posttrain.pipeline.tables.readers import place_of
 from posttrain.pipeline.tables.sources import sources_by_key
+from posttrain.pipeline.tables.store import read_table
 from posttrain.pipeline.tables.user_data import ReadSource, split_tables
 from posttrain.pipeline.workspace import PARAMS_FILE, table_path
+from posttrain.rewards import catalog
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.reward import WeightedReward
-from posttrain.rewards.scorable import Unread, refuse_unread, stored_unread
-from posttrain.rewards.unread_answers import SHOWN, why_unread
+from posttrain.rewards.scorable import Unread, refuse_unread
+from posttrain.rewards.unread_answers import SHOWN, unread_in, why_unread
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
 from posttrain.settings.params import Params
@@ -146,10 +148,11 @@ def _unread_answers(settings: Settings) -> tuple[list[str], list[str]]:
                 found = _drawn_answers(entry, str(run.get("split", "test")) if is_measured else None)
                 counted = f"of {found.of:,} rows of {data}, drawn with the seed 0"
                 notes.append(f"note: {where} has no reward: `correct` was tried on the answers {counted}")
-            elif (stored := stored_unread(table_path(data))) is None:
+            elif not table_path(data).is_file():
                 continue
             else:
-                found, counted = stored, f"of {table_path(data)}"
+                found = _stored_answers(data)
+                counted = f"of {found.of:,} rows of {table_path(data)}"
             if drawn or not is_measured:
                 refuse_unread(found, where, counted)
             if is_measured and found.rows == found.of:  # of training rows, or no row has an answer
@@ -168,6 +171,12 @@ def _without_reward(settings: Settings) -> dict[str, Mapping[str, Any]]:
     if group_of(settings, "evaluate.policies"):
         found["evaluate.settings"] = group_of(settings, "evaluate.settings")
     return {where: run for where, run in found.items() if isinstance(run, Mapping) and run.get("reward") is None}
+
+
+def _stored_answers(data: str) -> Unread:
+    """Return how many answers cannot be read, in training rows drawn from a table."""
+    rows = read_table(table_path(data), "prompts").filter(split="train")
+    return unread_in(rows.sample(min(DRAWN, rows.height), seed=0), catalog.term("correct", 1.0))
 
 
 def _drawn_answers(entry: str, measured: str | None) -> Unread:
@@ -192,7 +201,7 @@ def _drawn_answers(entry: str, measured: str | None) -> Unread:
         f"{place_of(row['file'], row['line'])}: {excerpt(row['answer'], 60)} ({why})"
         for rows in found
         for row in rows.iter_rows(named=True)
-        if (why := why_unread(row)) is not None
+        if (why := why_unread(row, catalog.term("correct", 1.0))) is not None
     ]
     return Unread(len(wrong), sum(rows.height for rows in found), wrong[:SHOWN])
 

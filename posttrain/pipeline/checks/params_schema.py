@@ -33,10 +33,11 @@ from posttrain.pipeline.processes.notes import process_notes
 from posttrain.pipeline.processes.own_command import OwnCommand
 from posttrain.pipeline.runs.base import FolderRun
 from posttrain.pipeline.runs.base import HubRun as HubModel
-from posttrain.pipeline.runs.evaluation import EvaluateParams, load_policies
+from posttrain.pipeline.runs.evaluation import EvaluateParams
 from posttrain.pipeline.runs.offline import OfflineRun, need_tokens
 from posttrain.pipeline.runs.preference import PreferenceRun, needed_kind
 from posttrain.pipeline.runs.ratings import RatingRun, pairs_of
+from posttrain.pipeline.runs.sampled_evaluation import load_policies
 from posttrain.pipeline.runs.typed import ALGORITHMS, MODELS, load_settings
 from posttrain.pipeline.tables.find_files import matches
 from posttrain.pipeline.tables.options import FileTable

@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> str:
     if arguments.json or "--json" in arguments.words:
         fix = "Leave it out: metrics/ and records/ have the results as JSON"
         raise ParamsError(what="a stage prints no document", where="--json", fix=fix)
-    names = ["code", "report", *(stage.name for stage in STAGES)]
+    names = ["code", "report", *(name for stage in STAGES for name in (stage.sampled_by, stage.name) if name)]
     if arguments.stage not in names:
         fix = did_you_mean(arguments.stage, names)
         raise ParamsError(what=f"no stage '{arguments.stage}'", where="posttrain run", fix=fix)

@@ -32,11 +32,13 @@ def user_text(settings: Settings) -> list[Path]:
     found += [rollouts_path(f"external/{name}") for name in group_of(settings, "external.rollouts")]
     measured = group_of(settings, "evaluate.settings")
     if _run_of(measured.get("data")) in own and measured.get("completions") != "none":
-        found += [Path("results", label, "rollouts.parquet") for label in group_of(settings, "evaluate.policies")]
+        labels = list(group_of(settings, "evaluate.policies"))
+        found += [Path("completions", label) for label in labels]
+        found += [Path("results", label, "rollouts.parquet") for label in labels]
         found += [Path("report/report.html"), Path("report/samples.parquet")]
     for name, run in group_of(settings, "evaluate.runs").items():
         if _run_of((run or {}).get("data")) in own and (run or {}).get("completions") != "none":
-            found.append(Path("results", name, "rollouts.parquet"))
+            found += [Path("completions", name), Path("results", name, "rollouts.parquet")]
     return [path for path in dict.fromkeys(found) if path.exists()]
 
 

@@ -23,8 +23,8 @@ from posttrain.pipeline.by_name import STAGES as STAGES_PACKAGE
 from posttrain.pipeline.lock.code_digest import Outline, Outlines, import_line, is_blank, normalised
 from posttrain.pipeline.lock.package_pin import check_installed
 from posttrain.pipeline.lock.plugin_code import plugin_files, plugin_version
-from posttrain.pipeline.params.seeds import SEED, shared_seed
-from posttrain.pipeline.params.stage_table import STAGES, group_of
+from posttrain.pipeline.lock.run_names import names_of, settings_of
+from posttrain.pipeline.params.stage_table import stage_names
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.listing import listed_modules
@@ -35,7 +35,6 @@ from posttrain.settings.user_code import CUSTOM
 CODE: Final = "code"
 """The stage that writes code/."""
 FOLDER: Final = Path("code")
-PROMPTS: Final = "/prompts"
 UNCOUNTED: Final = (
     "posttrain.__main__",
     "posttrain.pipeline.by_name",
@@ -75,7 +74,7 @@ PACKAGES: Final = {
 PRELOADED: Final[set[str]] = set()
 """Modules that a process imported before it became a stage, e.g. in tests that fork."""
 Code = dict[str, dict[str, str]]
-"""`files`: path -> digest. `packages`: name -> version. `settings`: the seed, if the run uses the shared one."""
+"""`files`: path -> digest. `packages`: name -> version. `settings`: the shared seed, or the settings of completions."""
 
 
 def code_path(stage: str) -> Path:
@@ -98,15 +97,15 @@ class Library:
 
     def code(self, stage: str, settings: Mapping[str, Any]) -> Code:
         """Return the files that one run can load and the packages behind them."""
-        names, kind = set(_names(stage, settings)), stage.partition("@")[0]
-        own = {*self._own(names), *_own_files(names)}
+        names, kind = set(names_of(stage, settings)), stage.partition("@")[0]
+        named = {*self._own(names), *_own_files(names)}
         known = self._like.setdefault(kind, [])
-        like = (code for rows, used, code in known if names & rows | own == used)
+        like = (code for rows, used, code in known if names & rows | named == used)
         if (code := next(like, None)) is None:
             rows, code = self._found(kind, names)
-            known.append((rows, names & rows | own, code))
-        seed = _shared_seed(stage, settings)
-        return code if seed is None else {**code, "settings": {SEED: str(seed)}}
+            known.append((rows, names & rows | named, code))
+        own = settings_of(stage, settings)
+        return {**code, "settings": own} if own else code
 
     def _found(self, kind: str, given_names: Collection[str]) -> tuple[set[str], Code]:
         """Return the code of a kind of run that uses these names, and the rows of all listings that it looked at."""
@@ -180,7 +179,7 @@ class Library:
 
     def check_own(self, stage: str, settings: Mapping[str, Any]) -> None:
         """Reject imports that `code` cannot cover, by the user's modules that a run names and their imports."""
-        names = set(_names(stage, settings))
+        names = set(names_of(stage, settings))
         self._closure(self._own(names), names)
 
     def _own(self, names: Collection[str]) -> list[str]:
@@ -223,13 +222,6 @@ class Library:
                 raise PipelineError(what=what, where=where, fix=f"Move {outside} to {CUSTOM}/")
 
 
-def _shared_seed(stage: str, settings: Mapping[str, Any]) -> int | None:
-    """Return the top-level seed of params.yaml, if the run uses it."""
-    kind, _, name = stage.partition("@")
-    group = next((entry.group for entry in STAGES if entry.name == kind), "")
-    return shared_seed(settings, group, name)
-
-
 def write_code() -> list[Path]:
     """Write the code of every run in params.yaml and remove the files of other runs. Return the changed files."""
     check_installed()
@@ -262,7 +254,7 @@ def is_current() -> bool:
 
 def run_names(settings: Mapping[str, Any]) -> Iterator[str]:
     """Yield DVC's name of every run in params.yaml and of the report."""
-    yield from (f"{stage.name}@{run}" for stage in STAGES for run in group_of(settings, stage.group))
+    yield from stage_names(settings)
     yield "report"
 
 
@@ -310,31 +302,6 @@ def _modules(folder: Path, root: Path) -> dict[str, Path]:
     return found
 
 
-def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yield every text in a run's settings, and the tasks of the prompts that it reads."""
-    kind, _, run = stage.partition("@")
-    tasks = {name: list(_tasks(task)) for name, task in group_of(settings, "data.tasks").items()}
-    if kind == "report":
-        measured = group_of(settings, "evaluate.settings")
-        own: Any = [*tasks.values(), measured.get("reward"), measured.get("metrics")]
-    elif kind == "evaluate":
-        own = group_of(settings, "evaluate.settings")
-    else:
-        group = next((entry.group for entry in STAGES if entry.name == kind), None)  # None: a stage of another pipeline
-        own = group_of(settings, group).get(run) if group else None
-    texts = list(texts_in(own))
-    yield from texts
-    derived = [stage.group for stage in STAGES if stage.derives]
-    made_of = {name: made for group in derived for name, made in group_of(settings, group).items()}
-    tables, seen = [text for text in texts if text.endswith(PROMPTS)], set[str]()
-    while tables:
-        name = tables.pop().removesuffix(PROMPTS)
-        yield from tasks.get(name, ())
-        if name in made_of and name not in seen:
-            tables += [text for text in texts_in(made_of[name]) if text.endswith(PROMPTS)]
-        seen.add(name)
-
-
 def named_files(settings: Any) -> list[str]:
     """Return the files in `custom` that settings name, directly or by folder."""
     return _own_files(set(texts_in(settings)))
@@ -345,15 +312,6 @@ def _own_files(names: Collection[str]) -> list[str]:
     paths = [Path(name) for name in names if name.startswith(f"{CUSTOM}/")]
     files = {file for path in paths for file in (path.rglob("*") if path.is_dir() else [path] * (path.suffix != ".py"))}
     return [str(file) for file in files if file.suffix != ".pyc" and file.is_file() and not is_outside(file, CUSTOM)]
-
-
-def _tasks(run: Any) -> Iterator[str]:
-    """Yield the task of a run of `data.tasks`, and the tasks that it mixes."""
-    if isinstance(run, Mapping):
-        if isinstance(run.get("task"), str):
-            yield run["task"]
-        for inner in run.values():
-            yield from _tasks(inner)
 
 
 @cache

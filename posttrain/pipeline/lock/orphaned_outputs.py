@@ -10,7 +10,7 @@ from posttrain.locks import remove_unlocked
 from posttrain.pipeline.lock.digests import dvc_lock
 from posttrain.pipeline.lock.lock_file import read_entries, write_entries
 from posttrain.pipeline.params.params_file import read
-from posttrain.pipeline.params.stage_table import STAGES, Settings, Stage, group_of, model_runs
+from posttrain.pipeline.params.stage_table import STAGES, Settings, Stage, group_of, model_runs, stage_names
 from posttrain.pipeline.workspace import checkpoint_path, metrics_path, model_path, plot_path, rollouts_path
 
 Leftovers = dict[str, list[str]]
@@ -20,9 +20,9 @@ _NOTHING = "nothing is left of removed runs: every entry of dvc.lock belongs to 
 
 def leftovers(settings: Settings) -> Leftovers:
     """Return the leftovers of runs that are not in params.yaml."""
-    groups = {stage.name for stage in STAGES}
-    current = {f"{stage.name}@{run}": stage for stage in STAGES for run in group_of(settings, stage.group)}
-    in_use = {path for name, stage in current.items() for path in _outputs(stage, name.partition("@")[2])}
+    groups = {name for stage in STAGES for name in (stage.name, stage.sampled_by) if name}
+    current = set(stage_names(settings))
+    in_use = {path for stage in STAGES for run in group_of(settings, stage.group) for path in _outputs(stage, run)}
     unused = {
         name: [
             out["path"]
@@ -86,7 +86,8 @@ def _outputs(stage: Stage, run: str) -> list[str]:
     if stage.makes == "tables":
         return [record, f"data/{run}", str(metrics_path(f"data/{run}"))]
     if stage.makes == "results":
-        return [record, f"results/{stage.output(run)}"]
+        sampled = [f"records/{stage.sampled_by}/{run}.json", f"completions/{run}"] if stage.sampled_by else []
+        return [record, f"results/{stage.output(run)}", *sampled]
     if stage.makes == "ratings":
         return [record, *(str(metrics_path(f"ratings/{run}").with_suffix(suffix)) for suffix in (".json", ".parquet"))]
     model = stage.output(run)

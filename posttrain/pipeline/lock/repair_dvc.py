@@ -27,7 +27,7 @@ LOCK = Path("dvc.lock")
 DAMAGED = Path("dvc.lock.damaged")
 RWLOCKS = (Path(".dvc/tmp/rwlock"), Path(".dvc/tmp/exps/rwlock"))
 """Files in which running DVC processes list what they read and write: outputs, and references of experiments."""
-OUTPUTS = ("data", "metrics", "models", "plots", "records", "report", "results", "rollouts")
+OUTPUTS = ("completions", "data", "metrics", "models", "plots", "records", "report", "results", "rollouts")
 CLOCK_S = 2.0
 """The largest difference between the clocks of the kernel and the file system."""
 SITE_CACHE = Path(".dvc/tmp/site")

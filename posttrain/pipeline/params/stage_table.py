@@ -5,7 +5,7 @@ A new stage needs a file, a stanza in dvc.yaml, and a line here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple
@@ -32,6 +32,9 @@ class Stage:
     the same."""
     derives: bool = False
     """Whether its tables are made from the table in `data`, and so contain its prompts and texts."""
+
+    sampled_by: str = ""
+    """The stage that samples for the same runs before it. It does not depend on the settings in `SCORING`."""
 
     def settings(self) -> Any:
         """Return the settings class of its runs, or a table of algorithms."""
@@ -97,11 +100,34 @@ STAGES: Final = (
         "posttrain.pipeline.runs.external:RolloutsRun",
         seeded=True,
     ),
-    Stage("evaluate", "evaluate.policies", "results"),
-    Stage("evaluate_runs", "evaluate.runs", "results", "posttrain.pipeline.runs.evaluation:EvaluateRun"),
+    Stage("evaluate", "evaluate.policies", "results", sampled_by="completions"),
+    Stage(
+        "evaluate_runs",
+        "evaluate.runs",
+        "results",
+        "posttrain.pipeline.runs.evaluation:EvaluateRun",
+        sampled_by="completions_runs",
+    ),
     Stage("evaluate_ratings", "evaluate.ratings", "ratings", "posttrain.pipeline.runs.ratings:RatingRun"),
     Stage("lm_eval", "evaluate.lm_eval", "results", "posttrain.pipeline.outside.evaluators:EVALUATORS"),
 )
+
+
+SCORING: Final = frozenset({"reward", "metrics", "must_not_fall", "max_failed", "on_failures", "reward_model"})
+"""The settings of an evaluation that only its scores depend on. Its completions stay if they change."""
+
+
+def group_named(kind: str) -> str | None:
+    """Return the group in params.yaml with the runs of a stage; None for a stage without a group."""
+    return next((stage.group for stage in STAGES if kind in (stage.name, stage.sampled_by)), None)
+
+
+def stage_names(settings: Settings) -> Iterator[str]:
+    """Yield DVC's name of the stages of every run in params.yaml."""
+    for stage in STAGES:
+        for run in group_of(settings, stage.group):
+            yield from ([f"{stage.sampled_by}@{run}"] if stage.sampled_by else [])
+            yield f"{stage.name}@{run}"
 
 
 def groups() -> dict[str, tuple[str, ...]]:

@@ -37,7 +37,7 @@ def _notes(where: str, params: Any) -> Iterator[str]:
     if gpus is None and processes > 1 and processes * params.device.threads > cores:
         yield f"{together}, each with device.threads = {params.device.threads}: this host has {cores} CPU cores"
     group, _, run = where.rpartition(".")
-    stage = next(entry.name for entry in STAGES if entry.group == group)
+    stage = next(entry.sampled_by or entry.name for entry in STAGES if entry.group == group)
     try:
         reserved = Pipeline().declared(f"{stage}@{run}").meta.get("gpus")
     except PosttrainError:  # there is no dvc.yaml, or the check itself reports it

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from posttrain.errors import ParamsError, PipelineError
-from posttrain.pipeline.params.stage_table import STAGES, group_of
+from posttrain.pipeline.params.stage_table import group_named, group_of
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
 
@@ -78,8 +78,7 @@ def check_size(stage: str, processes: int) -> None:
 def processes_of(stage: str) -> int:
     """Return the `processes` of a stage's run in params.yaml; 1 if it has none."""
     name, _, run = stage.partition("@")
-    group = next((entry.group for entry in STAGES if entry.name == name), "")
-    settings = group_of(read_yaml(PARAMS_FILE), group).get(run)
+    settings = group_of(read_yaml(PARAMS_FILE), group_named(name) or "").get(run)
     processes = settings.get("processes") if isinstance(settings, Mapping) else None
     return processes if isinstance(processes, int) else 1
 

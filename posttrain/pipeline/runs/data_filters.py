@@ -15,7 +15,6 @@ from posttrain.pipeline.runs.scored_filter import ANSWER, ScoredFilterRun, answe
 from posttrain.pipeline.tables.filters import filtered
 from posttrain.pipeline.tables.store import write_tables
 from posttrain.rewards.scorable import check_scorable, scorable_prompts
-from posttrain.rewards.unread_answers import answer_notes
 from posttrain.settings.plain import NONE
 
 
@@ -25,7 +24,7 @@ def filter_table(run: str) -> None:
     params = load(ScoredFilterRun, where)
     scored = (lambda table, kind: low_scored(table, kind, params, where)) if params.reward else None
     kind, table = filtered(run, params, scored)
-    write_tables({kind: table}, Path("data") / run, answer_notes({kind: table}))
+    write_tables({kind: table}, Path("data") / run)
 
 
 def low_scored(table: pl.DataFrame, kind: Kind, params: ScoredFilterRun, where: str) -> tuple[pl.DataFrame, str]:

@@ -20,7 +20,6 @@ from posttrain.pipeline.runs.samples import SamplesRun, sampled_tables
 from posttrain.pipeline.tables.store import check_disjoint, check_table, read_table, write_tables
 from posttrain.pipeline.workspace import metrics_path, table_path
 from posttrain.rewards.scorable import scorable_prompts
-from posttrain.rewards.unread_answers import answer_notes
 from posttrain.rollout import Prompt
 from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.frozen import OpenSampler, engine_of, load_frozen
@@ -89,7 +88,7 @@ def _write(run: str, tables: Tables, figures: Mapping[str, float]) -> None:
     for kind, frame in tables.items():
         check_table(frame, kind, folder / f"{kind}.parquet")
     check_disjoint({str(kind): frame for kind, frame in tables.items()})
-    write_tables(tables, folder, answer_notes(tables))
+    write_tables(tables, folder)
     counts = {
         f"{kind}_{split}": tables[kind].filter(split=split).height
         for kind in ("pairs", "chat", "prompts")

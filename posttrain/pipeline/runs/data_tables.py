@@ -12,12 +12,11 @@ from posttrain.pipeline.processes.own_command import written_by
 from posttrain.pipeline.runs.external import CommandRun
 from posttrain.pipeline.tables.prepare import prepare
 from posttrain.pipeline.tables.sources import load_tables
-from posttrain.rewards.unread_answers import answer_notes
 
 
 def write_tables_of(run: str, make: Callable[[str], Tables]) -> None:
-    """Make the tables of a run, check them, count answers that no reward can read, and write data/RUN."""
-    prepare(run, make, answer_notes)
+    """Make the tables of a run, check them, and write data/RUN."""
+    prepare(run, make)
 
 
 def command_tables(run: str) -> Tables:

@@ -7,8 +7,8 @@ from typing import Any
 from posttrain.files import write_json
 from posttrain.measure.record import note
 from posttrain.pipeline.params.params_file import load
-from posttrain.pipeline.runs.evaluation import load_policies
 from posttrain.pipeline.runs.ratings import RatingRun, figures, pairs_of, played
+from posttrain.pipeline.runs.sampled_evaluation import load_policies
 from posttrain.pipeline.tables.store import write_table
 from posttrain.pipeline.workspace import metrics_path
 

@@ -3,76 +3,64 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar, cast
+from typing import TypeVar, cast
 
 import polars as pl
 
 from posttrain.data.columns import with_ids
 from posttrain.data.splits import check_enough_prompts
-from posttrain.errors import ParamsError, excerpt
+from posttrain.errors import DataError, excerpt
 from posttrain.evaluate.by_likelihood import LikelihoodKind
 from posttrain.evaluate.completions import hide_quotes, hide_stderr, select_text
 from posttrain.evaluate.metrics import UNREAD, rollouts_table, summary
 from posttrain.evaluate.policy import Evaluation
+from posttrain.evaluate.sampled import SampledCompletions
 from posttrain.files import rounded, write_json
 from posttrain.measure.record import note
+from posttrain.models.files.text import load_text
 from posttrain.pipeline.params.params_file import load
-from posttrain.pipeline.params.slots import model_of, needed_model
-from posttrain.pipeline.runs.completion_cache import cached
-from posttrain.pipeline.runs.evaluation import EvaluateParams, EvaluateRun, load_policies
+from posttrain.pipeline.params.slots import model_of
+from posttrain.pipeline.runs.completions_stage import CompletionsStage, policy_of
+from posttrain.pipeline.runs.evaluation import EvaluateParams, EvaluateRun
+from posttrain.pipeline.runs.stored_completions import read_completions
 from posttrain.pipeline.tables.store import read_table, write_table
-from posttrain.pipeline.workspace import PARAMS_FILE, table_path
-from posttrain.rewards.scorable import scorable_prompts, why_not_scorable
-from posttrain.rollout import Prompt
-from posttrain.sampling.engines import SampledModel
-from posttrain.sampling.frozen import OpenSampler, engine_of, load_frozen
-from posttrain.sampling.sampler import encode_prompts, prompts_of
-from posttrain.settings.params import did_you_mean
+from posttrain.rewards.scorable import judged_prompts
+from posttrain.text.chat import ChatText
 
 E = TypeVar("E", bound=EvaluateParams)
 
 
 @dataclass(frozen=True)
-class EvaluationStage(Generic[E]):
+class EvaluationStage(CompletionsStage[E]):
     """One evaluation of a policy with its settings from params.yaml."""
 
-    name: str
-    """The stage, e.g. `evaluate@grpo`."""
-    section: str
-    """The key path of its settings."""
-    model_name: str
-    params: E
+    def stored(self) -> SampledCompletions | None:
+        """Return the completions that the stage before it has stored; None if params.yaml stores none."""
+        if not self.params.are_stored:
+            return None
+        folder = Path("completions", self.label)
+        if not folder.is_dir():
+            before = self.name.replace("evaluate", "completions")
+            raise DataError(what="there are no completions", where=str(folder), fix=f"Run `dvc repro {before}`")
+        return read_completions(folder, self.asked(), self.model_name)
 
-    @property
-    def label(self) -> str:
-        """The folder of its results."""
-        return self.name.partition("@")[2]
+    def text(self) -> ChatText:
+        """Return the policy's tokenizer and template, for rewards that read them."""
+        return load_text(self.folder, self.params.date, self.params.template)
 
-    @property
-    def folder(self) -> Path:
-        """The folder of the policy."""
-        return needed_model(self.model_name, self.name)
-
-    def policy(self) -> SampledModel:
-        """Load the policy."""
-        return load_frozen(self.folder, self.params)
-
-    @property
-    def sampler(self) -> OpenSampler:
-        """The function that opens the sampler. Cached completions are not sampled again."""
-        keep = self.params.completions == "full"
-        return cached(
-            engine_of(self.params, self.section, self.model_name), self.params.device, self.section, keep=keep
-        )
-
-    @property
-    def reference(self) -> Path | None:
-        """The folder of the reference for the KL."""
-        return model_of(self.params.reference, f"{self.section}.reference")
+    def judged(self, found: SampledCompletions) -> SampledCompletions:
+        """Return the completions of prompts that the rewards can judge; all if only answers are missing."""
+        with hide_stderr(self.params.completions):
+            prompts = judged_prompts(self.params.reward, found.prompts, str(self.table))
+        if self.params.completions == "none" and len(prompts) < len(found.prompts):
+            left = len(found.prompts) - len(prompts)
+            print(f"evaluate: no reward can read {left} of {len(found.prompts)} answers", file=sys.stderr)
+        check_enough_prompts(len(prompts), self.params.split, self.table)
+        return found.of(prompts)
 
     @property
     def reward_model(self) -> Path | None:
@@ -86,29 +74,9 @@ class EvaluationStage(Generic[E]):
 
     def rows(self) -> pl.DataFrame:
         """Return the first rows of the split."""
-        file = table_path(self.params.data)
-        rows = read_table(file, self.kind).filter(split=self.params.split)
-        check_enough_prompts(rows.height, self.params.split, file)
+        rows = read_table(self.table, self.kind).filter(split=self.params.split)
+        check_enough_prompts(rows.height, self.params.split, self.table)
         return rows.head(self.params.prompts)
-
-    def prompts(self, policy: SampledModel) -> list[Prompt]:
-        """Return the first prompts of the split that the rewards can judge; all if only answers are missing."""
-        params, file = self.params, table_path(self.params.data)
-        prompts = prompts_of(read_table(file, "prompts").filter(split=params.split).iter_rows(named=True))
-        if any(prompt.answer.strip() for prompt in prompts) or not (unanswered := _need_answers(params, prompts)):
-            before = len(prompts)
-            with hide_stderr(params.completions):
-                prompts = scorable_prompts(params.reward, prompts, str(file))
-            if params.completions == "none" and len(prompts) < before:
-                print(f"evaluate: no reward can read {before - len(prompts)} of {before} answers", file=sys.stderr)
-        else:
-            named = " and ".join(f"'{name}'" for name in unanswered)
-            print(f"evaluate: no prompt has an answer, so reward {named} is not measured", file=sys.stderr)
-        check_enough_prompts(len(prompts), params.split, file)
-        if len(prompts) < params.prompts and "prompts" in params.model_fields_set:
-            known = f"{len(prompts)} prompts are all there are in split '{params.split}'"
-            print(f"evaluate: {known} ({self.section}.prompts: {params.prompts})", file=sys.stderr)
-        return encode_prompts(policy.text, prompts[: params.prompts])
 
     def save(self, measured: Evaluation) -> None:
         """Write the scored rollouts and the metrics into results/."""
@@ -129,13 +97,10 @@ class EvaluationStage(Generic[E]):
 @contextmanager
 def policy_evaluation(label: str) -> Iterator[EvaluationStage[EvaluateParams]]:
     """Yield the evaluation of a policy in `evaluate.policies`. Its errors do not quote text that is not stored."""
-    policies, params = load_policies(), load(EvaluateParams, "evaluate.settings")
-    if label not in policies:
-        fix = did_you_mean(label, list(policies))
-        raise ParamsError(what=f"evaluate.policies has no '{label}'", where=PARAMS_FILE, fix=fix)
+    model, params = policy_of(label), load(EvaluateParams, "evaluate.settings")
     note(seed=params.seed)
     with hide_quotes(params.completions):
-        yield EvaluationStage(f"evaluate@{label}", "evaluate.settings", policies[label], params)
+        yield EvaluationStage(f"evaluate@{label}", "evaluate.settings", model, params)
 
 
 @contextmanager
@@ -146,13 +111,3 @@ def table_evaluation(run: str) -> Iterator[EvaluationStage[EvaluateRun]]:
     note(seed=params.seed)
     with hide_quotes(params.completions):
         yield EvaluationStage(f"evaluate_runs@{run}", section, params.policy, params)
-
-
-def _need_answers(params: EvaluateParams, prompts: Sequence[Prompt]) -> list[str]:
-    """Return the rewards that only lack answers, for prompts without any; empty if a reward lacks something else."""
-    lacking = {
-        name: {why for prompt in prompts if (why := why_not_scorable(name, term, prompt)) is not None}
-        for name, term in params.reward.items()
-    }
-    named = [name for name, why in lacking.items() if why]
-    return named if all(lacking[name] == {"empty"} for name in named) else []

@@ -17,11 +17,8 @@ from posttrain.pipeline.tables.leaks import leaks
 from posttrain.pipeline.tables.store import check_disjoint, check_table, write_tables
 from posttrain.pipeline.workspace import table_path
 
-Notes = Callable[[Tables], Mapping[Kind, str]]
-"""Computes notes that are stored with the tables."""
 
-
-def prepare(run: str, make: Callable[[str], Tables], notes: Notes = lambda tables: {}) -> None:  # noqa: ARG005
+def prepare(run: str, make: Callable[[str], Tables]) -> None:
     """Make the tables of a run, check them and write them to data/RUN. If one is rejected, nothing is written."""
     with phase("load"):
         tables = make(run)
@@ -29,8 +26,7 @@ def prepare(run: str, make: Callable[[str], Tables], notes: Notes = lambda table
             check_table(frame, kind, table_path(f"{run}/{kind}"))
         check_disjoint({str(kind): frame for kind, frame in tables.items()})
         _check_evaluation_split(run, tables)
-        noted = notes(tables)
-    write_tables(tables, Path("data") / run, noted)
+    write_tables(tables, Path("data") / run)
     print(summary(tables))
     named = {f"{run}/{kind}": frame for kind, frame in tables.items()}
     for leak in leaks(named, {name: frame for name, frame in named.items() if name.endswith("/prompts")}):

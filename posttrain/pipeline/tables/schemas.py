@@ -37,6 +37,7 @@ _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
     "prompts": (VARIABLES,),
     "pairs": ("subset", VARIABLES),
     "feedback": (VARIABLES,),
+    "completions": ("gain",),
     "rollouts": (*ROLLOUT_TEXT, "reward", "info"),
     "training_rollouts": (
         *TRAINING_TEXT,
@@ -53,7 +54,7 @@ _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
 }
 
 
-_JSON: Final = {"info": dict, "sampling": dict, VARIABLES: dict, **dict.fromkeys(TOOL_USE, list)}
+_JSON: Final = {"info": dict, "sampling": dict, "turns": list, VARIABLES: dict, **dict.fromkeys(TOOL_USE, list)}
 """Columns of JSON texts -> the type that each text must have."""
 
 
@@ -210,12 +211,12 @@ def _margin_rules() -> list[pa.Check]:
     return [_rule("must be finite and not below 0", "use 0 for unknown", margin.is_finite() & (margin >= 0))]
 
 
-def _sample_rules() -> list[pa.Check]:
-    group, sample = ("policy", "prompt_id", "greedy"), pl.col("sample")
-    size, most = pl.len().over(group), pl.len().over(group).max().over("policy", "greedy")
+def _sample_rules(*of: str) -> list[pa.Check]:
+    group, sample = (*of, "prompt_id", "greedy"), pl.col("sample")
+    size, most = pl.len().over(group), pl.len().over(group).max().over(*of, "greedy")
     ends = (sample.min().over(group) == 0) & (sample.max().over(group) == size - 1)
     numbered = ends & (sample.n_unique().over(group) == size)
-    whole = "samples of one (policy, prompt_id, greedy) must be numbered 0..n-1"
+    whole = f"samples of one ({', '.join(group)}) must be numbered 0..n-1"
     even = "groups of one policy must have the same number of samples"
     return [
         _rule(whole, "sample the whole group again", numbered),
@@ -319,9 +320,17 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ("pairs", "margin"): _margin_rules(),
     ("feedback", "prompt"): [_last_role("prompt", "user")],
     ("feedback", "completion"): _answer_turn("completion"),
+    ("completions", "prompt_id"): [_nonblank("prompt_id")],
+    ("completions", "sample"): _sample_rules(),
+    ("completions", "prompt_ids"): _token_id_rules("prompt_ids"),
+    ("completions", "completion_ids"): _token_id_rules("completion_ids"),
+    ("completions", "mask"): _mask_rules(),
+    ("completions", "logps"): _logp_rules(),
+    ("completions", "finish"): [_one_of("finish", get_args(Finish))],
+    ("completions", "gain"): [_finite_rule("gain")],
     ("rollouts", "prompt_id"): _prompt_id_rules(),
     ("rollouts", "policy"): [_nonblank("policy")],
-    ("rollouts", "sample"): _sample_rules(),
+    ("rollouts", "sample"): _sample_rules("policy"),
     ("rollouts", "prompt"): [_last_role("prompt", "user")],
     ("rollouts", "completion_ids"): _token_id_rules("completion_ids"),
     ("rollouts", "mask"): _mask_rules(),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import polars as pl
@@ -23,7 +22,7 @@ from posttrain.pipeline.workspace import VERIFY
 from posttrain.settings.plain import TABLES, UPGRADE, check_format
 
 _MAGIC: Final = b"PAR1"
-_OUTPUTS: Final = ("data", "metrics", "results", "rollouts")
+_OUTPUTS: Final = ("completions", "data", "metrics", "results", "rollouts")
 _SMALLEST: Final = 12
 """The size of the magic at both ends and the footer's length."""
 
@@ -63,13 +62,11 @@ def write_table(frame: pl.DataFrame, path: Place, kind: Kind) -> None:
 
 
 @phase("write")
-def write_tables(
-    tables: Mapping[Kind, pl.DataFrame], folder: Path, notes: Mapping[Kind, str] = MappingProxyType({})
-) -> None:
-    """Write checked tables to folder/KIND.parquet with notes in JSON. The folder appears completely or not at all."""
+def write_tables(tables: Mapping[Kind, pl.DataFrame], folder: Path) -> None:
+    """Write checked tables to folder/KIND.parquet. The folder appears completely or not at all."""
     with atomic_path(folder) as temporary:
         for kind, frame in tables.items():
-            write_parquet(frame, temporary / f"{kind}.parquet", notes.get(kind, ""))
+            write_parquet(frame, temporary / f"{kind}.parquet")
 
 
 def check_table(frame: pl.DataFrame, kind: Kind, path: Place) -> pl.DataFrame:

@@ -13,7 +13,6 @@ from posttrain.data.parquet import (
     check_size,
     decode,
     ran_out_of_memory,
-    read_note,
     table_format,
     write_parquet,
 )
@@ -22,20 +21,15 @@ from posttrain.settings.plain import TABLES
 FRAME = pl.DataFrame({"text": ["a" * 100] * 500, "n": range(500)})
 
 
-def test_a_table_comes_back_with_its_format_and_note(tmp_path: Path) -> None:
+def test_a_table_comes_back_with_its_format(tmp_path: Path) -> None:
     file = tmp_path / "t.parquet"
-    write_parquet(FRAME, file, '{"unread": 3}')
-    assert decode(file).equals(FRAME) and table_format(file) == TABLES and read_note(file) == {"unread": 3}
+    write_parquet(FRAME, file)
+    assert decode(file).equals(FRAME) and table_format(file) == TABLES
     first = file.read_bytes()
     write_parquet(FRAME, file)
-    assert read_note(file) == {} and file.read_bytes() != first
+    assert file.read_bytes() == first
     FRAME.write_parquet(file)
     assert table_format(file) == 1
-
-
-def test_what_is_no_table_has_no_note(tmp_path: Path) -> None:
-    (tmp_path / "t").write_bytes(b"text")
-    assert read_note(tmp_path / "t") == {} and read_note(tmp_path / "missing") == {}
 
 
 def test_sizes_are_limited(tmp_path: Path) -> None:

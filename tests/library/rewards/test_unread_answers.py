@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import polars as pl
 
-from posttrain.rewards.scorable import Unread
-from posttrain.rewards.unread_answers import answer_notes, unread_in, why_unread
+from posttrain.rewards.catalog import term
+from posttrain.rewards.unread_answers import unread_in, why_unread
 
 
 def row(name: str, answer: str, split: str = "train") -> dict[str, object]:
@@ -19,17 +17,12 @@ FRAME = pl.DataFrame([row("a", "7"), row("b", "red"), row("c", "red"), row("d", 
 
 
 def test_unread_in() -> None:
-    found = unread_in(FRAME)
+    found = unread_in(FRAME.filter(split="train"), term("correct", 1.0))
     assert (found.rows, found.of, len(found.examples)) == (2, 3, 1)
     assert found.examples[0].startswith("'red' (") and "of prompt b: " in found.examples[0]
 
 
 def test_why_unread() -> None:
-    assert why_unread(row("a", "7")) is None and why_unread(row("b", "red"))
-
-
-def test_answer_notes() -> None:
-    notes = answer_notes({"prompts": FRAME, "pairs": FRAME})
-    assert list(notes) == ["prompts"]
-    assert Unread(**json.loads(notes["prompts"])["unread"]).rows == 2
-    assert answer_notes({"prompts": FRAME.head(1)}) == {}
+    correct = term("correct", 1.0)
+    assert why_unread(row("a", "7"), correct) is None and why_unread(row("b", "red"), correct)
+    assert why_unread(row("b", "red"), term("correct", {"answer": "exact"})) is None

@@ -1,42 +1,31 @@
-"""The process that runs one reward or one task, in this process; tests/library/rewards/test_workers.py starts it."""
+"""The process that runs one reward, in this process; tests/library/rewards/test_workers.py starts it."""
 
 from __future__ import annotations
 
 import asyncio
-import io
-import json
-import os
-import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from posttrain.rewards import worker
 from posttrain.rewards.worker import (
     _concurrently,
     _loop,
     _run,
     _scorer,
     _scores,
-    _steps,
     _thread,
-    _write,
     concurrently,
     finished,
-    rollout_from,
-    rollout_to,
 )
-from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from posttrain.rollout import Rollout, Score
+from posttrain.tasks.worker import rollout_to
 from tests.library.models.tiny import rollout_of
 
 OWN = """
 from posttrain.rewards import rule
 from posttrain.rewards.reward import Reward
-from posttrain.tasks.step import Step
-from posttrain.tasks.task import Task
 
 @rule()
 def length(rollout, options):
@@ -50,7 +39,6 @@ async def all_at_once(rollouts):
     return [float(len(rollouts))] * len(rollouts)
 
 together = Reward(lambda options, context: all_at_once)
-talking = Task(reply=lambda rollout: Step([{"role": "user", "content": rollout.text + "?"}], reward=0.25))
 """
 
 
@@ -74,14 +62,6 @@ def test_rewards_of_each_kind_score(name: str, values: list[float]) -> None:
     assert _scorer(setup(name))(rollouts) == [Score(value) for value in values]
     plain = [rollout_to(one) for one in rollouts]
     assert _scores(setup(name))(plain) == {"scores": [(value, "ok", "", "", []) for value in values]}
-
-
-def test_a_task_takes_its_next_step() -> None:
-    found = _steps("own_worker:talking")(rollout_to(rollout_of("5")))
-    assert found.keys() == {"step", "seconds"} and found["seconds"] >= 0
-    assert found["step"] == {
-        "messages": [{"role": "user", "content": "5?"}], "reward": 0.25, "done": False, "info": {},
-    }  # fmt: skip
 
 
 async def seven() -> int:
@@ -115,39 +95,3 @@ def test_each_call_has_its_own_limit() -> None:
     assert [(one.value, one.status) for one in (found[1], found[3])] == [(0.0, "error")] * 2
     assert "KeyError" in found[1].reason and "its own" in found[3].reason
     assert asyncio.run(_concurrently(each, rollouts[:1], None, 1.0, 1)) == [Score(3.0)]
-
-
-def test_a_rollout_survives_as_plain_data() -> None:
-    prompt = Prompt("p1", [{"role": "user", "content": "?"}], [1, 2], "4", {"a": 1}, "task", "problem", {"v": 2})
-    turns = ({"role": "assistant", "content": "4"}, {"role": "user", "content": "so"})
-    rollout = Rollout(prompt, 3, TokenRow([1, 2], [3, 4], [True, False]), [-0.5], "4", "length", turns, "step 3",
-                      turn_rewards=(0.5,), info={"b": [2]})  # fmt: skip
-    plain = rollout_to(rollout)
-    assert json.loads(json.dumps(plain)) == plain
-    assert plain["row"] == [[1, 2], [3, 4], [True, False]] and plain["turn_rewards"] == [0.5]
-    again = rollout_from(json.loads(json.dumps(plain)))
-    assert rollout_to(again) == plain and again.prompt == prompt and again.turn_rewards == (0.5,)
-    assert rollout_from(rollout_to(replace(rollout, row=TokenRow([1], [2])))).row == TokenRow([1], [2])
-
-
-def test_an_answer_is_one_line() -> None:
-    answers = io.StringIO()
-    _write(answers, {"ready": True})
-    assert answers.getvalue() == '{"ready": true}\n'
-
-
-PIPES = """
-import sys
-from posttrain.rewards.worker import _private_pipes
-requests, answers = _private_pipes()
-print("printed", repr(sys.stdin.read()), flush=True)
-answers.write("answer to " + requests.read())
-answers.close()
-"""
-
-
-def test_what_a_reward_prints_goes_to_stderr_and_its_input_is_empty() -> None:
-    root = Path(worker.__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", PIPES], input="question", capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(root)})  # fmt: skip
-    assert (done.stdout, done.stderr) == ("answer to question", "printed ''\n")

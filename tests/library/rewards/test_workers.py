@@ -20,9 +20,9 @@ from posttrain.rewards import score
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, as_score
 from posttrain.rewards.score import RewardSum
-from posttrain.rewards.worker import rollout_from, rollout_to
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
 from posttrain.settings.params import Params, check
+from posttrain.tasks.worker import rollout_from, rollout_to
 from tests.library.models.tiny import rollout_of
 
 OWN = '''

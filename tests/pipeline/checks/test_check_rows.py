@@ -19,8 +19,6 @@ from posttrain.pipeline.runs.training import RunInputs
 from posttrain.pipeline.tables.prepare import prepare
 from posttrain.pipeline.tables.sources import file_tables
 from posttrain.pipeline.tables.store import read_table
-from posttrain.rewards.scorable import stored_unread
-from posttrain.rewards.unread_answers import answer_notes
 from posttrain.settings import user_code
 from posttrain.settings.user_code import load_object
 from tests.workspace import ROOT, environment
@@ -215,17 +213,15 @@ def test_more_wrong_rows_than_may_be_left_out_are_an_error_in_long_files_too(wro
     assert "my/a.jsonl line 1, messages = " in said
 
 
-def test_other_tables_are_judged_by_what_their_stage_has_counted(workspace: Path) -> None:
+def test_tables_of_other_stages_are_judged_by_their_rows(workspace: Path) -> None:
     learns(words(150, 600))
-    prepare("mine", file_tables, answer_notes)
-    stored = stored_unread(Path("data/mine/prompts.parquet"))
-    table = read_table("data/mine/prompts.parquet", "prompts")
-    train = table.filter(split="train")
-    assert stored is not None and (stored.rows, stored.of) == (train.filter(answer="in words").height, train.height)
+    prepare("mine", file_tables)
+    train = read_table("data/mine/prompts.parquet", "prompts").filter(split="train")
+    unread = train.filter(answer="in words").height
     (workspace / "data/mine").rename(workspace / "data/other")
     write(None, tables={"prompts": "a.jsonl"}, online={"runs": {"grpo": {**GRPO, "data": "other/prompts"}}})
     said = fault()
-    assert f"cannot read {stored.rows} of {stored.of} answers of data/other/prompts.parquet" in said
+    assert f"cannot read {unread} of {train.height} answers of {train.height} rows of data/other/prompts" in said
     assert "'in words' (" in said and "of prompt " in said
     params: Any = SimpleNamespace(start="base/tiny", data="other/prompts")
     with pytest.raises(DataError, match="it sets no reward, so it learns by `correct`, which cannot read"):

@@ -60,7 +60,7 @@ def test_a_stall_is_reported_once_with_the_stacks_of_all_processes(stage: subpro
     assert stage.stdin is not None
     reported = until(stage, "online@grpo has not moved for")[-1]
     assert "phase reward (waits for scores of rewards)" in reported and "POSTTRAIN_STALL_MINUTES" in reported
-    lines = until(stage, "posttrain/rewards/worker.py")
+    lines = until(stage, "posttrain/tasks/worker.py")
     text = "".join(lines)
     assert "in wait_for_an_answer" in text and "posttrain.rewards.worker" in text and "sleep 600" in text
     stage.stdin.write("\n")

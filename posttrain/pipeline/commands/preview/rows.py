@@ -127,7 +127,7 @@ def _limited(parts: Sequence[Part], kind: Kind, limits: Limits) -> dict[str, Any
     if kind == "corpus":
         return found  # documents are joined and cut into windows
     length = tokens
-    if limits.longest is not None and kind != "rollouts" and tokens > limits.longest:
+    if limits.longest is not None and kind not in ("completions", "rollouts") and tokens > limits.longest:
         longer = f"{tokens:,} tokens, longer than max_tokens = {limits.longest:,}"
         if limits.long_rows == "drop" or kind == "prompts":
             return {**found, "dropped": f"left out: {longer}"}
@@ -175,7 +175,7 @@ def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
                 [_part(f"sample {record['sample']}", TokenRow(ids, record["completion_ids"], record["mask"]))]
                 for record, ids in zip(records, prompts, strict=True)
             )
-        case "training_rollouts":
+        case "completions" | "training_rollouts":
             rows = [
                 TokenRow(record["prompt_ids"] or [], record["completion_ids"] or [], record["mask"])
                 for record in records

@@ -1,0 +1,30 @@
+"""The settings of an evaluation's completions, without those of their scores. They decide which tokens are sampled."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from posttrain.evaluate.context import ContextTurn, check_turns
+from posttrain.evaluate.intervals import SEED
+from posttrain.sampling.frozen import FrozenSampling
+
+
+class CompletionsConfig(FrozenSampling):
+    """How a policy is sampled on prompts, several times each and once greedily.
+
+    Example: `CompletionsConfig(samples=4, sampling={"max_tokens": 200})`
+    """
+
+    kl_samples: int | None = Field(
+        None,
+        ge=1,
+        description="samples per prompt for the KL; null: all, which takes about as long as sampling them",
+    )
+    seed: int = Field(SEED, ge=0, description="seed of the samples; the default is a seed that no training uses")
+    context: Annotated[list[ContextTurn], AfterValidator(check_turns)] = Field(
+        default_factory=list,
+        description="turns before each prompt, e.g. [{role: system, content: ...}], then examples as user, "
+        "assistant, ...",
+    )
