@@ -1,12 +1,16 @@
 # The types of the names that __init__.py imports when they are first used.
 from posttrain import losses as losses
+from posttrain.api.completions import sample_completions as sample_completions
 from posttrain.api.evaluate import evaluate_model as evaluate_model
+from posttrain.api.evaluate import score_completions as score_completions
 from posttrain.api.likelihood import evaluate_likelihood as evaluate_likelihood
 from posttrain.api.model import Samples as Samples
 from posttrain.api.model import load_model as load_model
 from posttrain.api.model import sample as sample
 from posttrain.api.models import load_models as load_models
 from posttrain.api.online import train_online as train_online
+from posttrain.api.regrade import Regraded as Regraded
+from posttrain.api.regrade import regrade as regrade
 from posttrain.api.scored import sample_and_score as sample_and_score
 from posttrain.api.scorers import load_reward_model as load_reward_model
 from posttrain.api.scorers import reward_model as reward_model
@@ -16,13 +20,16 @@ from posttrain.api.teacher import distill as distill
 from posttrain.api.train import train_model as train_model
 from posttrain.errors import ParamsError as ParamsError
 from posttrain.errors import PosttrainError as PosttrainError
+from posttrain.evaluate.completions_config import CompletionsConfig as CompletionsConfig
 from posttrain.evaluate.config import EvaluateConfig as EvaluateConfig
 from posttrain.evaluate.policy import Evaluation as Evaluation
+from posttrain.evaluate.sampled import SampledCompletions as SampledCompletions
 from posttrain.numerics import fix_numerics as fix_numerics
 from posttrain.online.config import OnlineConfig as OnlineConfig
 from posttrain.online.distill import StudentConfig as StudentConfig
 from posttrain.online.stored import LoggedRollouts as LoggedRollouts
 from posttrain.online.stored import OfflineConfig as OfflineConfig
+from posttrain.rewards.config import ScoreConfig as ScoreConfig
 from posttrain.sampling.frozen import load_frozen as load_frozen
 from posttrain.sampling.scored import SampleConfig as SampleConfig
 from posttrain.sampling.scored import ScoredSamples as ScoredSamples

@@ -14,6 +14,8 @@ Ids = Sequence[int]
 Status = Literal["ok", "unparseable", "timeout", "error", "infrastructure"]
 Finish = Literal["stop", "length", "turns", "timeout", "error"]
 """How an episode ended: with a stop token or string, at the token or turn limit, or because its task failed."""
+SAME = 1e-6
+"""Scores that differ by less are the same: tables store them in other types."""
 FAILED: frozenset[Status] = frozenset({"timeout", "error", "infrastructure"})
 """The completion could not be scored. Such a score never counts as 0."""
 

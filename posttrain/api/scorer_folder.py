@@ -8,11 +8,11 @@ from pathlib import Path
 from posttrain.api.argument_checks import model_folder
 from posttrain.errors import ParamsError
 from posttrain.rewards.catalog import learned
+from posttrain.rewards.config import ScoreConfig
 from posttrain.rewards.reward import WeightedReward
-from posttrain.sampling.scored_config import ScoredSampling
 
 
-def scorer_folder(config: ScoredSampling, reward_model: str | Path | None) -> Path | None:
+def scorer_folder(config: ScoreConfig, reward_model: str | Path | None) -> Path | None:
     """Return the folder of the reward model.
 
     Reject a reward model that no reward uses, and a reward `model` without one.

@@ -23,6 +23,7 @@ Kind = Literal[
     "completions",
     "rollouts",
     "training_rollouts",
+    "regraded",
     "matches",
     "documents",
 ]
@@ -134,6 +135,17 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
         "advantage": pl.Float64(),
         **ROLLOUT_STEPS,
     },
+    "regraded": {
+        "id": pl.String(),
+        "rollout": pl.String(),
+        "prompt_id": pl.String(),
+        "round": pl.Int64(),
+        "step": pl.Int64(),
+        "before": pl.Float64(),
+        "reward": pl.Float64(),
+        "status": pl.String(),
+        "scores": pl.List(SCORE),
+    },
     "matches": {
         "id": pl.String(),
         "place": pl.Int64(),
@@ -200,6 +212,7 @@ CONTENT: Final[dict[Kind, tuple[str, ...]]] = {
     "completions": ("completion_ids", "greedy", "prompt_id", "sample"),
     "rollouts": ("completion_ids", "greedy", "policy", "prompt_id", "sample"),
     "training_rollouts": ("completion_ids", "draw", "prompt_id", "sample", "version"),
+    "regraded": ("rollout",),
     "matches": ("first", "prompt_id", "sample", "second"),
     "documents": ("doc", "filter", "prompt", "response", "task"),
 }
@@ -214,6 +227,7 @@ SPLITS: Final[dict[Kind, tuple[Split, ...]]] = {
     "completions": (),
     "rollouts": (),
     "training_rollouts": (),
+    "regraded": (),
     "matches": (),
     "documents": (),
 }

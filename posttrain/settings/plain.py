@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import PosttrainError
@@ -14,6 +15,8 @@ CHECKPOINTS: Final = 3
 PARAMS: Final = 2
 NONE: Final = "none"
 """The value of an optional input that is not used."""
+CUSTOM: Final = Path("custom")
+"""The folder of the user's modules."""
 UPGRADE: Final = "Version 0.1 wrote it, which is not read any more (docs/versions.md)"
 
 

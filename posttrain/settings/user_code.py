@@ -19,9 +19,7 @@ from typing import Any, Final
 from posttrain.errors import ParamsError, shortened
 from posttrain.isolation.library import LIBRARY
 from posttrain.settings.host import HOST
-
-CUSTOM = Path("custom")
-"""The folder of the user's modules."""
+from posttrain.settings.plain import CUSTOM
 
 PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _UNFINISHED: dict[str, str] = {}

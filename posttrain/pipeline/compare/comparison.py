@@ -21,6 +21,8 @@ from posttrain.settings.params import did_you_mean
 FEW = 2
 MOST = 4
 """The most files in a note."""
+MEASURING = tuple(f"{kind}: " for kind in ("completions", "completions_runs", "evaluate", "evaluate_runs"))
+"""How code is listed that belongs to the evaluation, not to a training."""
 MORE = 1.05
 """Budgets that differ by less than 5 % count as equal."""
 
@@ -163,7 +165,7 @@ def _without_score(setting: Setting) -> list[str]:
 def _other_code(found: Sequence[EvaluatedPolicy]) -> list[str]:
     """Return notes about code of which the compared policies, or the runs behind them, used different versions."""
     files = unlike([policy.code for policy in found])
-    measuring = [file for file in files if file.startswith(("evaluate: ", "evaluate_runs: "))]
+    measuring = [file for file in files if file.startswith(MEASURING)]
     notes = [f"evaluated with different code ({_listed(measuring)}): the scores mean different things"] * bool(
         measuring
     )

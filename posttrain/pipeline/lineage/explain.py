@@ -21,9 +21,11 @@ from posttrain.pipeline.lineage.recompute import evaluated, lengths, tail
 from posttrain.pipeline.lineage.row_sources import explain_row
 from posttrain.pipeline.lineage.tree import NOT_STORED, Node, lines, plain
 from posttrain.pipeline.lock.digests import LOCK
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.params.stage_table import group_of
 from posttrain.pipeline.tables.curve import read_curve
 from posttrain.pipeline.tables.store import read_results, read_table
-from posttrain.rollout import FAILED
+from posttrain.rollout import FAILED, SAME
 
 SHOWN = 3
 HELDOUT = ("heldout", "best_step", "kept_step", "over_optimised_step")
@@ -72,6 +74,8 @@ def explain_figure(figure: Figure, figures: Figures, lineage: Lineage) -> Node:
         parts = [figures.recorded[name] for name in figure.of if name in figures.recorded]
         node.parts = [explain_figure(part, figures, lineage) for part in parts]
         return node
+    if figure.key.startswith("reward") and (again := _scored_again(figure, figures)):
+        node.facts["scored again"] = again
     node.parts.append(_rows(figure, lineage))
     node.parts.append(lineage.output(figure.file))
     node.parts.append(Node("sources", {"files": lineage.sources(figure.stage) or _generated(figure.stage, lineage)}))
@@ -91,6 +95,8 @@ def _rows(figure: Figure, lineage: Lineage) -> Node:
         return _evaluated(figure, group, lineage)
     if group == "evaluate_ratings":
         return _rated(figure)
+    if group == "regrade":
+        return _regraded(figure)
     if group == "lm_eval":
         return _documents(figure)
     if "@" in figure.key:
@@ -159,6 +165,36 @@ def _rated(figure: Figure) -> Node:
     matches = read_table(file, "matches")
     node = Node("rows", {"table": str(file), "matches": matches.height, "prompts": matches["prompt_id"].n_unique()})
     return _checked(node, figure, rated_again(matches).get(figure.key.removeprefix("rating_")), "it is not a rating")
+
+
+def _regraded(figure: Figure) -> Node:
+    """Return the stored rollouts behind a number of `regrade.runs`, with those whose score moved most."""
+    file = Path(f"metrics/{figure.owner}.parquet")
+    rows = read_table(file, "regraded")
+    both = rows.drop_nulls(["before", "reward"]).with_columns(_change=pl.col("reward") - pl.col("before"))
+    moved = both.filter(pl.col("_change").abs() > SAME).sort("_change")
+    shown = [
+        f"{name} ({before:.4g} -> {now:.4g})"
+        for name, before, now in moved.select("rollout", "before", "reward").iter_rows()
+    ]
+    facts: dict[str, Any] = {"table": str(file), "rows": f"{both.height:,} rollouts with both scores"}
+    facts |= {"moved": f"{moved.height:,} rollouts"} | (
+        {"first": shown[:SHOWN], "last": shown[-SHOWN:]} if shown else {}
+    )
+    again = {
+        "reward": both["reward"].mean(), "reward_before": both["before"].mean(), "rollouts": float(rows.height),
+        "raised": (both["_change"] > SAME).mean(), "lowered": (both["_change"] < -SAME).mean(),
+    }  # fmt: skip
+    value = again.get(figure.key)
+    return _checked(Node("rows", facts), figure, value if isinstance(value, float) else None, "it is not stored so")
+
+
+def _scored_again(figure: Figure, figures: Figures) -> dict[str, str]:
+    """Return the mean rewards by `regrade.runs` on the rollouts that a run's reward is the mean of."""
+    runs = {f"regrade/{name}": run for name, run in group_of(read(), "regrade.runs").items()}
+    mine = [name for name, run in runs.items() if (run or {}).get("rollouts") == figure.owner]
+    known = {name: figures.recorded[f"{name}.reward"].value for name in mine if f"{name}.reward" in figures.recorded}
+    return {name: f"{value:.4g} on all stored rollouts" for name, value in known.items()}
 
 
 def _documents(figure: Figure) -> Node:

@@ -36,12 +36,26 @@ def _tables(name: str, lineage: Lineage) -> Iterator[Node]:
             continue
         for row in rows.filter(pl.col("id") == name).collect().to_dicts():
             cells = {key: _cell(key, value) for key, value in row.items() if key != "id"}
-            node = Node(f"{name}: a row of {file}", cells)
+            node = Node(f"{name}: a row of {file}", cells | _scored_again(name))
             node.parts += _prompt(row, lineage) if "prompt_id" in row else ()
             if stage := lineage.maker(str(file)):
                 node.parts += [] if "prompt_id" in row else [_source(row, stage, lineage)]
                 node.parts.append(lineage.stage(stage))
             yield node
+
+
+def _scored_again(name: str) -> dict[str, Any]:
+    """Return the new scores of a stored rollout, by the run of `regrade.runs`."""
+    found = {}
+    for file in sorted(Path("metrics/regrade").glob("*.parquet")):
+        for row in pl.scan_parquet(file).filter(pl.col("rollout") == name).collect().to_dicts():
+            scores = ", ".join(f"{score['name']} {_score(score)}" for score in row["scores"])
+            found[f"scored again by regrade/{file.stem}"] = f"{_reward(row['reward'])} ({scores})"
+    return found
+
+
+def _reward(value: float | None) -> str:
+    return "no score" if value is None else f"{value:.4g}"
 
 
 def _prompt(row: dict[str, Any], lineage: Lineage) -> Iterator[Node]:

@@ -16,7 +16,7 @@ from posttrain.pipeline.lock.graph import value_at
 from posttrain.pipeline.params.stage_table import STAGES, Settings, group_of
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
-from posttrain.settings.user_code import CUSTOM
+from posttrain.settings.plain import CUSTOM
 
 GRAPH: Final = Path("dvc.yaml")
 GROUP: Final = re.compile(r"\$\{([\w.]+)\}")

@@ -28,9 +28,8 @@ from posttrain.pipeline.params.stage_table import stage_names
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.listing import listed_modules
-from posttrain.settings.plain import texts_in
+from posttrain.settings.plain import CUSTOM, texts_in
 from posttrain.settings.plugins import Plugin, registered
-from posttrain.settings.user_code import CUSTOM
 
 CODE: Final = "code"
 """The stage that writes code/."""
@@ -45,6 +44,7 @@ UNCOUNTED: Final = (
     "posttrain.settings.other_names",
     "posttrain.settings.plugins",
     "posttrain.settings.trl_names",
+    "posttrain.settings.user_code",
     "posttrain.pipeline.lock",
     "posttrain.pipeline.processes.agreement",
     "posttrain.pipeline.processes.children",

@@ -26,7 +26,7 @@ from posttrain.pipeline.lock.run_records import is_record
 from posttrain.pipeline.params.seeds import SEED
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE, VERIFY
-from posttrain.settings.user_code import CUSTOM
+from posttrain.settings.plain import CUSTOM
 
 SAVING_S: Final = 0.5
 """Seconds that an editor may take between emptying a file and writing it."""

@@ -88,8 +88,10 @@ def _outputs(stage: Stage, run: str) -> list[str]:
     if stage.makes == "results":
         sampled = [f"records/{stage.sampled_by}/{run}.json", f"completions/{run}"] if stage.sampled_by else []
         return [record, f"results/{stage.output(run)}", *sampled]
-    if stage.makes == "ratings":
-        return [record, *(str(metrics_path(f"ratings/{run}").with_suffix(suffix)) for suffix in (".json", ".parquet"))]
+    if stage.makes in ("ratings", "regraded"):
+        name = f"ratings/{run}" if stage.makes == "ratings" else stage.output(run)
+        files = [str(metrics_path(name).with_suffix(suffix)) for suffix in (".json", ".parquet")]
+        return [record, *files, *([str(plot_path(name))] if stage.makes == "regraded" else [])]
     model = stage.output(run)
     made = (model_path, metrics_path, plot_path, rollouts_path)
     return [record, *(str(path(model)) for path in made)]

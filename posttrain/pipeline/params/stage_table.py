@@ -22,9 +22,9 @@ class Stage:
 
     name: str
     group: str
-    makes: Literal["tables", "model", "rollouts", "results", "ratings"]
+    makes: Literal["tables", "model", "rollouts", "regraded", "results", "ratings"]
     """Tables in data/RUN/, a model in models/SECTION/RUN/ or only rollouts in rollouts/SECTION/RUN/, other files in
-    results/RUN/, or metrics/ratings/RUN.*."""
+    results/RUN/, or metrics/regrade/RUN.* and metrics/ratings/RUN.*."""
     runs: str = ""
     """MODULE:NAME of the settings class, or of a table of algorithms or evaluators; empty: the runs are only names."""
     seeded: bool = False
@@ -49,7 +49,7 @@ class Stage:
     def output(self, run: str) -> str:
         """Return the name of a run's output for other runs: a folder under data/, models/ or results/."""
         section, _, group = self.group.partition(".")
-        if self.makes in ("model", "rollouts"):
+        if self.makes in ("model", "rollouts", "regraded"):
             return f"{section}/{run}"
         return f"{group}/{run}" if self.is_listed_result else run
 
@@ -100,6 +100,7 @@ STAGES: Final = (
         "posttrain.pipeline.runs.external:RolloutsRun",
         seeded=True,
     ),
+    Stage("regrade", "regrade.runs", "regraded", "posttrain.pipeline.runs.regrade:RegradeRun"),
     Stage("evaluate", "evaluate.policies", "results", sampled_by="completions"),
     Stage(
         "evaluate_runs",
@@ -169,8 +170,8 @@ def model_runs(settings: Settings) -> dict[str, Settings]:
 
 
 def curve_runs(settings: Settings) -> dict[str, Settings]:
-    """Return curve under plots/ -> settings of the run that makes it: a model, or external rollouts."""
-    return _runs_that_make(settings, "model", "rollouts")
+    """Return curve under plots/ -> settings of the run that makes it: a model, external rollouts, or new scores."""
+    return _runs_that_make(settings, "model", "rollouts", "regraded")
 
 
 def _runs_that_make(settings: Settings, *makes: str) -> dict[str, Settings]:
@@ -218,7 +219,7 @@ def evaluated(settings: Settings) -> dict[str, Evaluated]:
 def section_of(settings: Settings, model: str) -> str:
     """Return the key path of the run that makes a model or a curve: `online/grpo` -> online.runs.grpo."""
     for stage in STAGES:
-        for name in group_of(settings, stage.group) if stage.makes in ("model", "rollouts") else ():
+        for name in group_of(settings, stage.group) if stage.makes in ("model", "rollouts", "regraded") else ():
             if stage.output(name) == model:
                 return f"{stage.group}.{name}"
     return model.replace("/", ".")

@@ -31,6 +31,8 @@ from posttrain.pipeline.report.policies import (
     reference,
 )
 from posttrain.pipeline.report.ratings import read_ratings
+from posttrain.pipeline.report.regraded import TITLE as REGRADED
+from posttrain.pipeline.report.regraded import read_regraded, regraded_cells
 from posttrain.pipeline.report.samples import for_page, lengths, side_by_side
 from posttrain.pipeline.report.summary import (
     GAIN,
@@ -105,6 +107,7 @@ def read_report(not_current: Mapping[str, str]) -> Report:
         others, missing = other_tables(settings, not_current)
         errors |= missing
         rewards = reward_metrics(settings, not_current)
+        regraded = read_regraded(settings, not_current)
     summary, decision = summarize(policies, rewards), decide(policies, settings)
     table = side_by_side(policies, SHOWN_PROMPTS)
     data = page_data(settings, policies, table, summary, decision, errors)
@@ -115,7 +118,10 @@ def read_report(not_current: Mapping[str, str]) -> Report:
     )
     written = {
         "results": results_cells(result_titles(figures), result_rows(figures), errors),
-        "others": Markup("".join(other_table(other.name, as_cells(other)) for other in others)),
+        "others": Markup(
+            "".join(other_table(other.name, as_cells(other)) for other in others)
+            + (other_table(REGRADED, regraded_cells(regraded)) if regraded else "")
+        ),
         "health": health_list(health(data["curves"]), found_leaks),
         "wrong": wrong_table(wrong_rows(policies) if score_name(summary) == "pass@1" else []),
         "settings": settings_tables(differing(settings)),
@@ -124,6 +130,8 @@ def read_report(not_current: Mapping[str, str]) -> Report:
     kept = to_json(summary, figures, tasks | decision.tasks(tasks), decision.members)
     if others:
         kept["tables"] = [{"table": other.name, **row} for other in others for row in other.rows]
+    if regraded:
+        kept["regraded"] = [{"regraded": name, **figures} for name, figures in regraded.items()]
     if found_leaks:
         kept["leaks"] = [leak.plain for leak in found_leaks]
     return Report(data, written, table, kept, headline(summary), errors)

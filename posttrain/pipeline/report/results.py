@@ -18,6 +18,7 @@ from posttrain.pipeline.report.lm_eval import lm_eval_lines, lm_eval_rows
 from posttrain.pipeline.report.other_tables import as_lines, other_tables
 from posttrain.pipeline.report.policies import read_policies
 from posttrain.pipeline.report.ratings import rating_lines, read_ratings
+from posttrain.pipeline.report.regraded import read_regraded, regraded_lines
 from posttrain.pipeline.report.summary import (
     SCORES,
     Figures,
@@ -58,7 +59,8 @@ def results_table(not_current: Mapping[str, str], against: str | None = None) ->
     about = (_INTERVALS, reward_note(summary), *judged, explained) if policy_figures(summary) else ()
     notes = [textwrap.fill(note, WIDTH) for note in (*about, *_fallen(read())) if note]
     follow = _next() if policy_figures(summary) or others else "Run the pipeline: dvc repro"
-    blocks = ["\n".join(lines), *_rated(read(), not_current), *notes, *as_lines(others), theirs, follow]
+    regraded = regraded_lines(read_regraded(read(), not_current))
+    blocks = ["\n".join(lines), *_rated(read(), not_current), *notes, *as_lines(others), regraded, theirs, follow]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -85,6 +87,7 @@ def results_json(not_current: Mapping[str, str], against: str | None = None) -> 
     errors |= missing
     rows += lm_eval_rows(read(), not_current)
     rows += [{"ratings": name, **found} for name, found in read_ratings(read(), not_current).items()]
+    rows += [{"regraded": name, **found} for name, found in read_regraded(read(), not_current).items()]
     return json.dumps([*rows, *({"policy": name, "error": error} for name, error in errors.items())], indent=2)
 
 

@@ -46,6 +46,8 @@ def _results(settings: Settings) -> dict[str, tuple[str, Path]]:
     found = {label: (run.stage, Path(f"results/{label}/metrics.json")) for label, run in evaluated(settings).items()}
     for name in group_of(settings, "evaluate.ratings"):
         found[f"ratings/{name}"] = (f"evaluate_ratings@{name}", metrics_path(f"ratings/{name}"))
+    for name in group_of(settings, "regrade.runs"):
+        found[f"regrade/{name}"] = (f"regrade@{name}", metrics_path(f"regrade/{name}"))
     rewards = {name: metrics_path(f"reward/{name}") for name in group_of(settings, "reward.runs")}
     return found | {f"reward/{name}": (f"reward@{name}", file) for name, file in rewards.items() if file.is_file()}
 

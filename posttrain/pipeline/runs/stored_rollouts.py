@@ -48,7 +48,7 @@ class StoredRollouts:
         if sum(int(self.figures(file, pl.len()).item()) for file in self.parts) != rows:
             raise DataError(what="a part of the rollouts is missing", where=str(folder), fix=VERIFY)
 
-    def figures(self, file: Path, *columns: pl.Expr) -> pl.DataFrame:
+    def figures(self, file: Path, *columns: pl.Expr | str) -> pl.DataFrame:
         """Return some expressions over a part of the table without reading other columns."""
         try:
             return pl.scan_parquet(file).select(columns).collect()
@@ -77,7 +77,7 @@ class StoredRollouts:
             what = f"draw {at} is not of prompt {by_draw[at].id}, as the run's parameters and prompts say"
             fix = "Restore params.yaml and the prompts, or run it again: `posttrain status` names what changed"
             raise DataError(what=what, where=str(self.folder), fix=fix)
-        return [_rollout(row, by_draw[row["draw"]]) for row in rows]
+        return [stored_rollout(row, by_draw[row["draw"]]) for row in rows]
 
     @cached_property
     def _draws(self) -> list[tuple[Path, int, int]]:
@@ -92,7 +92,8 @@ def _part(file: Path) -> pl.DataFrame:
     return read_table(file, "training_rollouts")
 
 
-def _rollout(row: dict[str, Any], prompt: Prompt) -> Rollout:
+def stored_rollout(row: dict[str, Any], prompt: Prompt) -> Rollout:
+    """Return a row of the table, from `records`, as a rollout with its scores."""
     mask = None if all(row["mask"]) else row["mask"]
     return Rollout(
         prompt,

@@ -50,6 +50,7 @@ _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
         "outcome",
         "advantage",
     ),
+    "regraded": ("step", "before", "reward"),
     "matches": ("margin", "win"),
 }
 
@@ -273,6 +274,12 @@ def _finite_rule(name: str) -> pa.Check:
     return _rule("must be finite, or missing", "train again", pl.col(name).is_finite())
 
 
+def _score_rule() -> pa.Check:
+    missing = pl.col("status").is_in(sorted(FAILED))
+    requirement = "must be finite, or missing where the status is a failure"
+    return _rule(requirement, "fix the reward that returned it", pl.col("reward").is_finite().fill_null(missing))
+
+
 def _token_id_rules(name: str) -> list[pa.Check]:
     ids = pl.col(name)
     valid = ids.list.eval((pl.element() >= 0).fill_null(value=False)).list.all()
@@ -336,13 +343,7 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ("rollouts", "mask"): _mask_rules(),
     ("rollouts", "logps"): _logp_rules(),
     ("rollouts", "status"): [_one_of("status", get_args(Status))],
-    ("rollouts", "reward"): [
-        _rule(
-            "must be finite, or missing where the status is a failure",
-            "fix the reward that returned it",
-            pl.col("reward").is_finite().fill_null(pl.col("status").is_in(sorted(FAILED))),
-        )
-    ],
+    ("rollouts", "reward"): [_score_rule()],
     ("rollouts", "length"): [_rule("must be at least 1", "evaluate it again", pl.col("length") > 0)],
     ("rollouts", "logp"): [_rule("must be finite", "evaluate it again", pl.col("logp").is_finite())],
     ("training_rollouts", "prompt_id"): [_nonblank("prompt_id"), _text_or_none()],
@@ -358,6 +359,11 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ("training_rollouts", "reward"): [_finite_rule("reward")],
     ("training_rollouts", "outcome"): [_finite_rule("outcome")],
     ("training_rollouts", "advantage"): [_finite_rule("advantage")],
+    ("regraded", "rollout"): [_nonblank("rollout")],
+    ("regraded", "prompt_id"): [_nonblank("prompt_id")],
+    ("regraded", "before"): [_finite_rule("before")],
+    ("regraded", "reward"): [_score_rule()],
+    ("regraded", "status"): [_one_of("status", get_args(Status))],
     ("matches", "prompt_id"): [_nonblank("prompt_id")],
     ("matches", "second"): [_rule("must differ from first", "drop the match", pl.col("first") != pl.col("second"))],
     ("matches", "win"): [

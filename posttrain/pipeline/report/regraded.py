@@ -1,0 +1,44 @@
+"""Stored rollouts with other rewards, as written by the stage `regrade`."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+from posttrain.measure.text_table import text_table
+from posttrain.pipeline.params.stage_table import Settings, group_of
+from posttrain.pipeline.report.policies import check_recorded, need_numbers, output_digests, read_json
+from posttrain.pipeline.workspace import metrics_path
+
+TITLE = "stored rollouts, scored again"
+TITLES = ("scores", "rollouts of", "reward in the run", "reward now", "raised", "lowered", "rollouts")
+
+
+def read_regraded(settings: Settings, left_out: Container[str]) -> dict[str, dict[str, Any]]:
+    """Return name -> contents of metrics/regrade/NAME.json and the run that it reads. `left_out`: regrade/NAME."""
+    runs = {name: run for name, run in group_of(settings, "regrade.runs").items() if f"regrade/{name}" not in left_out}
+    files = {name: metrics_path(f"regrade/{name}") for name in runs}
+    digests = output_digests() if files else {}
+    found = {}
+    for name, file in files.items():
+        check_recorded(file, digests)
+        if file.is_file():
+            figures = read_json(file)
+            need_numbers(figures, figures, file)
+            found[name] = {"run": str((runs[name] or {}).get("rollouts", "")), **figures}
+    return found
+
+
+def regraded_cells(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the titles and rows of a table as texts."""
+    rows = [[*TITLES]]
+    for name, figures in found.items():
+        means = [f"{figures[key]:.3f}" if key in figures else "-" for key in ("reward_before", "reward")]
+        shares = [f"{figures[key]:.1%}" if key in figures else "-" for key in ("raised", "lowered")]
+        rows.append([name, figures["run"], *means, *shares, f"{figures['rollouts']:,}"])
+    return rows
+
+
+def regraded_lines(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the table as text; empty if there is none."""
+    return "\n".join([TITLE, *text_table(regraded_cells(found), left=(0, 1))]) if found else ""
