@@ -29,8 +29,7 @@ from posttrain.pipeline.params.stage_table import group_of
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import Params, check, did_you_mean
-from posttrain.settings.plain import merge
-from posttrain.settings.user_code import CUSTOM
+from posttrain.settings.plain import CUSTOM, merge
 
 from .graph import is_posttrain_pipeline
 

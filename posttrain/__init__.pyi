@@ -9,8 +9,8 @@ from posttrain.api.model import load_model as load_model
 from posttrain.api.model import sample as sample
 from posttrain.api.models import load_models as load_models
 from posttrain.api.online import train_online as train_online
-from posttrain.api.regrade import Regraded as Regraded
-from posttrain.api.regrade import regrade as regrade
+from posttrain.api.regraded import Regraded as Regraded
+from posttrain.api.regraded import regrade as regrade
 from posttrain.api.scored import sample_and_score as sample_and_score
 from posttrain.api.scorers import load_reward_model as load_reward_model
 from posttrain.api.scorers import reward_model as reward_model

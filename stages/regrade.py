@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posttrain.api.regrade import regrade
+from posttrain.api.regraded import regrade
 from posttrain.pipeline.processes.stage import run_named_stage
 from posttrain.pipeline.runs.regrade import regrade_stage, summary
 

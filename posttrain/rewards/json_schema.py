@@ -24,7 +24,7 @@ from posttrain.rewards.patterns import matches, valid_pattern
 from posttrain.rewards.reward import Examples, rule
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.settings.params import Params
-from posttrain.settings.user_code import CUSTOM
+from posttrain.settings.plain import CUSTOM
 
 DEEPEST: Final = 64
 """Deeper JSON is not read, so that endless recursion can only come from the schema."""

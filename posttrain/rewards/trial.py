@@ -24,7 +24,8 @@ from posttrain.rewards.scorable import known_completions, why_not_scorable
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import FAILED, Prompt, Rollout, TokenRow
 from posttrain.settings.params import Params, check
-from posttrain.settings.user_code import CUSTOM, is_import_path, load_object
+from posttrain.settings.plain import CUSTOM
+from posttrain.settings.user_code import is_import_path, load_object
 from posttrain.tasks.task import load_task
 
 LEFT_OUT: Final = "left out"

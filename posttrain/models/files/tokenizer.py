@@ -21,7 +21,7 @@ from posttrain.models.files.store import (
     load_tokenizer,
 )
 from posttrain.settings.params import Params
-from posttrain.settings.user_code import CUSTOM
+from posttrain.settings.plain import CUSTOM
 from posttrain.text.chat import DATE, ChatText, TemplateVariables, check_read
 from posttrain.text.chat_template import Conversation, Message
 from posttrain.text.templates import RenderError, RenderRequest, Template, with_defaults

@@ -48,8 +48,7 @@ from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, WeightedReward
 from posttrain.settings.choices import OneOf, choices_of
 from posttrain.settings.listing import usable
 from posttrain.settings.params import did_you_mean
-from posttrain.settings.plain import NONE
-from posttrain.settings.user_code import CUSTOM
+from posttrain.settings.plain import CUSTOM, NONE
 from posttrain.settings.user_code import PATH as IMPORT_PATH
 from posttrain.tasks.task import TASKS
 from posttrain.text.templates import reads

@@ -30,7 +30,7 @@ def run(_: Namespace) -> str:
     from posttrain.pipeline.lineage.kept_inputs import kept_note
     from posttrain.pipeline.lock.check_inputs import refuse_pipes
     from posttrain.pipeline.lock.repair_dvc import OUTPUTS
-    from posttrain.settings.user_code import CUSTOM
+    from posttrain.settings.plain import CUSTOM
 
     refuse_pipes([CUSTOM, *map(Path, OUTPUTS)])  # before own code is imported
     try:

@@ -13,6 +13,7 @@ from posttrain.pipeline.compare.belonging import unlike
 from posttrain.pipeline.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.pipeline.compare.guards import Fall, broken, guarded, untested
+from posttrain.pipeline.compare.moved import Moved, moved
 from posttrain.pipeline.compare.paired import tested
 from posttrain.pipeline.compare.settings import Setting, differing, grouped, mean_score, meaning
 from posttrain.pipeline.compare.statistics import Finding, findings
@@ -36,6 +37,8 @@ class Pair:
     finding: Finding
     falls: tuple[Fall, ...] = ()
     """The guarded metrics (`must_not_fall`) that are clearly lower in one setting."""
+    same: bool = False
+    """Whether both have the same completions, so that only their scores can differ."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class Comparison:
     held_out: list[Pair]
     training: list[Training]
     notes: list[str]
+    moved: list[Moved] = field(default_factory=list)
+    """Completions that two evaluations share, with other scores."""
 
 
 def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Comparison:
@@ -97,13 +102,25 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
     scored = [scores(setting.trained) for setting in settings]
     watched, base = guarded(found), settings[pairs[0][1]].label if against is not None and pairs else None
     held_out = [
-        Pair(*pair, finding, tuple(broken(settings[pair[0]], settings[pair[1]], watched, base)))
+        Pair(
+            *pair,
+            finding,
+            tuple(broken(settings[pair[0]], settings[pair[1]], watched, base)),
+            _same_completions(settings[pair[0]], settings[pair[1]]),
+        )
         for pair, finding in zip(pairs, tested(scored, pairs), strict=True)
     ]
     notes += untested(found, watched)
     at = [at_equal(settings, budget) for budget in BUDGETS]
     training = [_in_training(equal, settings, pairs) for equal in at]
-    return Comparison(len(found[0].prompts), means, held_out, training, [*notes, *_few(means), *_unequal(means)])
+    notes += [*_few(means), *_unequal(means)]
+    return Comparison(len(found[0].prompts), means, held_out, training, notes, moved(found))
+
+
+def _same_completions(left: Setting, right: Setting) -> bool:
+    """Return whether the trainings of both settings have given the same completions."""
+    sides = [{policy.completions for policy in setting.trained} for setting in (left, right)]
+    return sides[0] == sides[1] and "" not in sides[0]
 
 
 def verdict(pair: Pair, labels: Sequence[str]) -> str:
@@ -113,6 +130,8 @@ def verdict(pair: Pair, labels: Sequence[str]) -> str:
 
 def _by_score(pair: Pair, labels: Sequence[str]) -> str:
     finding = pair.finding
+    if pair.same:
+        return "the same completions, scored differently" if finding.mean else "the same completions"
     if not finding.significant:
         return "cannot tell"
     better = labels[pair.left if finding.mean > 0 else pair.right]

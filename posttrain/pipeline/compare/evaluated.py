@@ -15,6 +15,7 @@ from posttrain.files import file_digest
 from posttrain.measure.record import read_record
 from posttrain.measure.timings import of_this_run
 from posttrain.pipeline.compare.experiments import MANIFEST, TIMES
+from posttrain.pipeline.compare.moved import digest_of, scored_rows
 from posttrain.pipeline.compare.paired import Score, is_readable, prompt_parts, prompt_scores
 from posttrain.pipeline.compare.statistics import Floats
 from posttrain.pipeline.params.stage_table import evaluated, section_of, stage_of
@@ -60,6 +61,13 @@ class EvaluatedPolicy:
     """The digest of its weights; empty if the model is missing."""
     unverified: tuple[str, ...] = ()
     """The runs behind it without a record, so that nobody can tell whether they ran as dvc.lock says."""
+    rows: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """Its completions with their scores (`scored_rows`)."""
+
+    @property
+    def completions(self) -> str:
+        """A digest of its completions; empty if they are not known."""
+        return digest_of(self.rows)
 
     @property
     def own(self) -> dict[str, str]:
@@ -123,6 +131,7 @@ def evaluated_policy(
         parsed=is_readable(rollouts, score),
         parts=parts,
         failed=failed,
+        rows=scored_rows(rollouts),
     )
 
 

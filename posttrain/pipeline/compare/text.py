@@ -10,6 +10,7 @@ from typing import Any
 from posttrain.measure.text_table import text_table
 from posttrain.pipeline.compare.budgets import BUDGETS
 from posttrain.pipeline.compare.comparison import Comparison, Mean, Pair, Training, verdict
+from posttrain.pipeline.compare.moved import moved_lines
 from posttrain.pipeline.compare.paired import Score
 
 MOST_PAIRS, MOST_FALLS = 15, 3
@@ -25,6 +26,7 @@ def as_text(found: Comparison, score: Score, named: str | None = None) -> str:
     if found.held_out:
         how = _how(found.held_out, seeds=any(mean.seeds > 1 for mean in found.means))
         parts.append(f"{metric}, first minus second, {how}\n{_pairs(found.held_out, labels)}")
+    parts += moved_lines(found.moved)
     if found.held_out:
         parts += _in_training(found.training, labels)
     return "\n\n".join([*parts, conclusion(found)])
@@ -46,7 +48,9 @@ def _conclusion(found: Comparison) -> str:
     labels = [mean.label for mean in found.means]
     if len(labels) == 1:
         return "There is only one setting: nothing to compare."
-    clear = [pair for pair in found.held_out if pair.finding.significant]
+    if found.held_out and all(pair.same for pair in found.held_out):
+        return "All have the same completions, so a difference is one of the scoring, not of the settings."
+    clear = [pair for pair in found.held_out if pair.finding.significant and not pair.same]
     beaten = {_loser(pair) for pair in clear if pair.finding.over_seeds}
     if not beaten:
         seeds = min(mean.seeds for mean in found.means)
@@ -96,6 +100,7 @@ def as_data(found: Comparison) -> dict[str, Any]:
             for training in found.training
         },
         "notes": found.notes,
+        "moved": [asdict(pair) for pair in found.moved],
         "conclusion": conclusion(found),
     }
 

@@ -15,7 +15,8 @@ from posttrain.pipeline.lock.git import git, git_or_none
 from posttrain.pipeline.lock.lock_shape import added_files, lock_stages
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
-from posttrain.settings.user_code import CUSTOM, is_import_path, own_file
+from posttrain.settings.plain import CUSTOM
+from posttrain.settings.user_code import is_import_path, own_file
 
 LISTED = 6
 _PATTERN = "*.dvc"

@@ -23,7 +23,7 @@ from posttrain.pipeline.by_name import STAGES as STAGES_PACKAGE
 from posttrain.pipeline.lock.code_digest import Outline, Outlines, import_line, is_blank, normalised
 from posttrain.pipeline.lock.package_pin import check_installed
 from posttrain.pipeline.lock.plugin_code import plugin_files, plugin_version
-from posttrain.pipeline.lock.run_names import names_of, settings_of
+from posttrain.pipeline.lock.run_settings import names_of, settings_of
 from posttrain.pipeline.params.stage_table import stage_names
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE

@@ -24,7 +24,7 @@ from posttrain.pipeline.tables.options import BAD_ROWS, BadRows, ReadOptions
 from posttrain.pipeline.tables.user_data import ReadSource, make_table, named_splits, split_tables
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import Params, check
-from posttrain.settings.user_code import CUSTOM
+from posttrain.settings.plain import CUSTOM
 
 
 class OwnTables(Params):

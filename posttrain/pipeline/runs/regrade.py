@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import polars as pl
 from pydantic import AfterValidator, Field, model_validator
 
-from posttrain.api.regrade import Regraded
+from posttrain.api.regraded import Regraded
 from posttrain.data.columns import SCORE, with_ids
 from posttrain.errors import DataError
 from posttrain.files import rounded, write_json

@@ -17,7 +17,7 @@ from posttrain.pipeline.outside.tool import Tool
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.plugins.lm_eval import lm_eval_child
 from posttrain.settings.params import did_you_mean
-from posttrain.settings.user_code import CUSTOM
+from posttrain.settings.plain import CUSTOM
 from posttrain.text.chat import DATE
 
 TOOL: Final = Tool("lm_eval", "lm-eval", "0.4.13", "lm-eval")

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from posttrain.files import is_outside
 from posttrain.rewards.chat_tokens import without_chat_tokens
 from posttrain.settings.params import did_you_mean
-from posttrain.settings.user_code import CUSTOM
+from posttrain.settings.plain import CUSTOM
 
 Mode = Literal["score", "pairwise", "group"]
 TEXTS: Final[Mapping[Mode, tuple[str, ...]]] = {

@@ -11,7 +11,6 @@ import pytest
 
 import posttrain
 from posttrain import EvaluateConfig, SampleConfig
-from posttrain.api.evaluate import scorer_folder
 from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.evaluate.context import ContextTurn
 from posttrain.rollout import Score
@@ -149,12 +148,3 @@ def test_a_reference_in_the_current_folder_is_not_taken_for_the_policy(
     monkeypatch.chdir(tiny_folder(tmp_path / "other", seed=9))
     found = posttrain.evaluate_model(*model, PROMPTS, starts_with_a, samples=2, max_tokens=3, reference=".")
     assert found.metrics["kl_k3"] > 0
-
-
-def test_the_folder_of_the_reward_model(tmp_path: Path) -> None:
-    folder = tiny_folder(tmp_path)
-    learned = EvaluateConfig(reward={"model": 1.0}, samples=1)
-    assert scorer_folder(learned, folder) == scorer_folder(learned, str(folder)) == folder
-    assert scorer_folder(EvaluateConfig(reward=starts_with_a), None) is None
-    with pytest.raises(ParamsError, match="Give reward_model: the folder of one"):
-        scorer_folder(learned, None)

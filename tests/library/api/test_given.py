@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from posttrain.api.given import _task, prompts_given, refuse_learned, refuse_unread
+from posttrain.api.given import _task, prompts_given
 from posttrain.data.turns import RowError
-from posttrain.errors import DataError, ParamsError
+from posttrain.errors import DataError
 from posttrain.models.files.store import load_tokenizer
-from posttrain.rewards.given import terms_given
 from posttrain.rollout import Prompt
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
@@ -47,13 +46,3 @@ def test_the_task_of_a_row() -> None:
     assert _task({}) == "" and _task({"task": None}) == ""
     with pytest.raises(RowError, match="'task' is 3; give the name of a task"):
         _task({"task": 3})
-
-
-def test_a_reward_model_and_its_reward_belong_together() -> None:
-    learned, others = terms_given({"model": 1.0}), terms_given({"format": 1.0})
-    refuse_unread(learned)
-    refuse_learned(others, "Give one")
-    with pytest.raises(ParamsError, match="no reward reads it: the rewards are format"):
-        refuse_unread(others)
-    with pytest.raises(ParamsError, match="the reward 'model' is the score of a reward model, and none is given"):
-        refuse_learned(learned, "Give one")

@@ -6,16 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
-from posttrain.evaluate.metrics import _total, evaluation_metrics, kl_to_reference, rollouts_table, summary
-from posttrain.models.device import DeviceParams, Runtime
+from posttrain.evaluate.metrics import _total, evaluation_metrics, rollouts_table, summary
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
-from posttrain.rollout import Prompt, Rollout, Score, TokenRow, token_rows
+from posttrain.rollout import Prompt, Rollout, Score, TokenRow
 from posttrain.settings.params import Params, check
-from tests.library.models.tiny import plain_logps, random_rows, tiny_model
 
 
 class Settings(Params):
@@ -119,17 +116,6 @@ def test_a_failed_score_is_stored_without_a_value() -> None:
     counted = WeightedReward(reward=Reward(lambda options, context: lambda rollouts: []))
     table = rollouts_table("a", rollouts, RewardSum({"one": counted}, Context(None, "t")), greedy=False)
     assert [row[0]["value"] for row in table["scores"].to_list()] == [None, 0.0, 0.25]
-
-
-def test_the_divergence_from_a_reference() -> None:
-    prompts, completions = random_rows(4)
-    policy, reference = tiny_model(), tiny_model(1)
-    rows = [(row, row) for row in token_rows(prompts, completions)]
-    with torch.no_grad():
-        ratio = (plain_logps(reference, prompts, completions) - plain_logps(policy, prompts, completions)).double()
-    found = kl_to_reference(policy, reference, rows, 1.0, Runtime(DeviceParams(device="cpu")))
-    wanted = {"kl_k1": float(-ratio.sum()) / 4, "kl_k3": float((ratio.exp() - 1 - ratio).sum()) / 4}
-    assert found == pytest.approx(wanted, rel=1e-4)
 
 
 def test_one_line_of_metrics() -> None:

@@ -1,83 +1,65 @@
-"""One policy on prompts: its samples, its scores, and its distance to a reference."""
+"""Completions are scored, again and again, without a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from posttrain.errors import ParamsError
+from posttrain.errors import RewardError
 from posttrain.evaluate.config import EvaluateConfig
-from posttrain.evaluate.policy import Evaluation, PolicyEvaluation, refuse_truncation
+from posttrain.evaluate.in_context import BY_CONTEXT
+from posttrain.evaluate.policy import Evaluation, scored_completions
+from posttrain.evaluate.sampled import SampledCompletions
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.files.store import load_policy
-from posttrain.models.files.text import load_text
-from posttrain.rollout import Prompt
-from posttrain.sampling.engines import SampledModel
-from posttrain.sampling.frozen import engine_of
-from posttrain.sampling.sampler import SamplingParams, encode_prompts
-from posttrain.text.bpe import BpeParams, train_tokenizer
-from tests.library.models.tiny import tiny_folder
+from posttrain.rollout import Prompt, Score
+from tests.library.models.tiny import rollout_of
 
-KL = {"kl_k1", "kl_k3"}
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    place = tmp_path_factory.mktemp("policies")
-    return tiny_folder(place / "a"), tiny_folder(place / "b", seed=1)
+TEXTS = ("a", "bb", "cc", "dddd")
 
 
 def length(rollouts: Sequence[Any]) -> list[float]:
     return [float(len(one.text)) for one in rollouts]
 
 
-def evaluation(folder: Path, reference: Any = None, **settings: Any) -> PolicyEvaluation:
-    given = {"reward": {"length": length}, "samples": 2, "sampling": SamplingParams(max_tokens=3), **settings}
-    policy = SampledModel(load_policy(folder), folder, load_text(folder), Runtime(DeviceParams(device="cpu")))
-    asked = [Prompt(f"p{nth}", [{"role": "user", "content": f"{nth}+1"}], ()) for nth in range(3)]
-    return PolicyEvaluation(EvaluateConfig(**given), policy, encode_prompts(policy.text, asked), reference)
+def vowels(rollouts: Sequence[Any]) -> list[float]:
+    return [float("a" in one.text) for one in rollouts]
 
 
-def test_samples_and_greedy_completions_are_scored(folders: tuple[Path, Path]) -> None:
-    one = evaluation(folders[0])
-    found = one.run()
-    assert isinstance(found, Evaluation) and found.scorer is not None
-    assert [(rollout.prompt.id, rollout.sample) for rollout in found.rollouts] == [
-        (f"p{nth}", sample) for nth in range(3) for sample in range(2)
-    ]
-    assert [rollout.prompt.id for rollout in found.greedy] == ["p0", "p1", "p2"]
-    assert found.metrics["score"] == pytest.approx(sum(length(found.rollouts)) / 6) and not KL & found.metrics.keys()
-    drawn, gap = one._drawn(engine_of(one.config, "here"), one.config.scorer(one.policy, None, "here"))
-    assert [len(part) for part in drawn] == [6, 3] and gap == {}
-    assert [rollout.text for rollout in drawn[1]] == [rollout.text for rollout in found.greedy]
+def given(**metrics: float) -> SampledCompletions:
+    prompts = [Prompt(f"p{nth}", [{"role": "user", "content": str(nth)}], ()) for nth in range(2)]
+    rollouts = [replace(rollout_of(text), prompt=prompts[nth // 2], sample=nth % 2) for nth, text in enumerate(TEXTS)]
+    return SampledCompletions(rollouts, [rollouts[0], rollouts[2]], metrics)
 
 
-def test_the_distance_to_a_reference(folders: tuple[Path, Path]) -> None:
-    itself = evaluation(folders[0], folders[0]).run().metrics
-    assert (itself["kl_k1"], itself["kl_k3"]) == (0.0, 0.0)
-    by_folder = evaluation(folders[0], folders[1]).run().metrics
-    by_model = evaluation(folders[0], load_policy(folders[1])).run().metrics
-    assert by_folder["kl_k3"] == pytest.approx(by_model["kl_k3"]) and by_folder["kl_k3"] > 0.01
+def scored(found: SampledCompletions, reward: Any, **settings: Any) -> Evaluation:
+    config = EvaluateConfig(reward=reward, **settings)
+    return scored_completions(config, found, config.scorer(Runtime(DeviceParams()), None, None, "here"), "here")
 
 
-def test_distances_that_cannot_be_measured(
-    folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cut = evaluation(folders[0], folders[1], sampling=SamplingParams(max_tokens=3, top_k=2))
-    assert cut._kl([], []) == {}
-    assert "no KL to the reference: top_p or top_k leave out tokens" in capsys.readouterr().err
-    train_tokenizer(["other words here"] * 9, BpeParams(vocabulary=270), tmp_path)
-    assert evaluation(folders[0], tmp_path)._kl([], []) == {}
-    assert "has another tokenizer, so the KL to it is not measured" in capsys.readouterr().err
-    assert evaluation(folders[0])._kl([], []) == {}
+def test_the_same_completions_get_the_scores_of_other_rewards() -> None:
+    first = scored(given(kl_k3=0.5), {"length": length})
+    assert first.metrics["score"] == pytest.approx(9 / 4) and first.metrics["greedy"] == 1.5
+    assert first.metrics["kl_k3"] == 0.5 and first.scorer is not None
+    assert first.completions is not None
+    second = scored(first.completions, {"vowels": vowels})
+    assert second.metrics["score"] == 0.25 and second.metrics["kl_k3"] == 0.5
+    assert list(second.rollouts[0].scores) == ["vowels"], "the old scores are gone"
 
 
-def test_a_reference_that_the_caller_needs() -> None:
-    config = EvaluateConfig(reward={"length": length}, sampling=SamplingParams(top_p=0.5))
-    refuse_truncation(config, None)
-    refuse_truncation(EvaluateConfig(reward={"length": length}), "reference")
-    with pytest.raises(ParamsError, match="top_p and top_k leave out tokens"):
-        refuse_truncation(config, "reference")
+def test_a_score_that_needed_the_weights_stays() -> None:
+    found = given()
+    gained = [replace(one, scores={BY_CONTEXT: Score(nth)}) for nth, one in enumerate(found.rollouts)]
+    again = scored(replace(found, rollouts=gained), {"length": length})
+    assert [list(one.scores) for one in again.rollouts] == [["length", BY_CONTEXT]] * 4
+    assert again.metrics["best_of_2_by_context"] == pytest.approx((2 + 4) / 2)
+
+
+def test_too_many_failures_are_an_error() -> None:
+    def fails(rollouts: Sequence[Any]) -> list[Any]:
+        return [Score(0.0, "error", "no")] * len(rollouts)
+
+    with pytest.raises(RewardError, match="fails"):
+        scored(given(), {"fails": fails}, max_failed=0.1)

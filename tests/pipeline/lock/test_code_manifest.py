@@ -42,7 +42,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_and_paths() -> None:
     assert code_path("online@grpo") == Path("code/online/grpo.json") and code_path("report") == Path("code/report.json")
     settings = {"sft": {"runs": {"a": {}}}, "evaluate": {"policies": {"b": "sft/a"}}}
-    assert list(run_names(settings)) == ["sft@a", "evaluate@b", "report"]
+    assert list(run_names(settings)) == ["sft@a", "completions@b", "evaluate@b", "report"]
     assert code_manifest._prefixes("a.b.c") == ("a", "a.b", "a.b.c")
     assert code_manifest._uncounted("posttrain.measure.record") is True
     assert code_manifest._uncounted("posttrain.errors") is False
@@ -57,23 +57,6 @@ def test_the_modules_of_a_folder() -> None:
     found = code_manifest._modules(Path("custom"), Path("custom"))
     files = {"mine": "mine.py", "inner": "inner/__init__.py", "inner.part": "inner/part.py"}
     assert found == {name: Path("custom", file) for name, file in files.items()}
-
-
-def test_the_texts_of_a_runs_settings() -> None:
-    settings = {
-        "data": {
-            "tasks": {"d": {"task": "two_step", "mix": {"a": {"task": "sums"}}}},
-            "filters": {"f": {"data": "d/prompts"}},
-        },
-        "online": {"runs": {"grpo": {"start": "sft/a", "data": "f/prompts"}}},
-        "evaluate": {"settings": {"reward": {"correct": 1.0}}, "policies": {"p": "sft/a"}},
-    }
-    assert set(code_manifest._names("online@grpo", settings)) >= {"sft/a", "f/prompts", "two_step", "sums"}
-    assert "correct" in set(code_manifest._names("evaluate@p", settings))
-    assert set(code_manifest._names("report", settings)) >= {"two_step", "correct"}
-    assert list(code_manifest._names("theirs@a", settings)) == []
-    assert code_manifest._shared_seed("online@grpo", {**settings, "seed": 3}) == 3
-    assert code_manifest._shared_seed("evaluate@p", {**settings, "seed": 3}) is None
 
 
 def test_files_that_settings_name() -> None:

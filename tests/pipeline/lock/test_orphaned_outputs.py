@@ -71,7 +71,12 @@ def test_nothing_is_left() -> None:
 def test_the_outputs_of_each_kind_of_stage() -> None:
     stages = {stage.name: stage for stage in STAGES}
     assert _outputs(stages["data_files"], "a") == ["records/data_files/a.json", "data/a", "metrics/data/a.json"]
-    assert _outputs(stages["evaluate"], "a") == ["records/evaluate/a.json", "results/a"]
+    assert _outputs(stages["evaluate"], "a") == [
+        "records/evaluate/a.json", "results/a", "records/completions/a.json", "completions/a",
+    ]  # fmt: skip
+    assert _outputs(stages["regrade"], "a") == [
+        "records/regrade/a.json", "metrics/regrade/a.json", "metrics/regrade/a.parquet", "plots/regrade/a.csv",
+    ]  # fmt: skip
     assert _outputs(stages["lm_eval"], "a") == ["records/lm_eval/a.json", "results/lm_eval/a"]
     assert _outputs(stages["evaluate_ratings"], "a") == [
         "records/evaluate_ratings/a.json", "metrics/ratings/a.json", "metrics/ratings/a.parquet",
