@@ -120,12 +120,13 @@ def attempt(trial: Trial) -> dict[str, Any]:
 
 def train_and_evaluate(section: str, run: str, settings: dict[str, Any], split: str = "test") -> None:
     """Train a run, and measure it by 8 samples of each of 120 prompts."""
-    from stages import distill, evaluate, online, preference
+    from stages import completions, distill, evaluate, online, preference
 
     measured = {"data": "two_step/prompts", "reference": "sft/main", "reward_model": "none", "split": split}
     evaluated = {"settings": {**measured, "prompts": 120, "samples": 8}, "policies": {run: f"{section}/{run}"}}
     write_params({section: {"runs": {run: settings}}, "evaluate": evaluated})
     {"online": online.main, "preference": preference.main, "distill": distill.main}[section](run)
+    completions.main(run)
     evaluate.main(run)
 
 

@@ -29,7 +29,7 @@ TYPED: dict[str, tuple[type[BaseModel], str]] = {
         f"{family}.runs.{run}": (ALGORITHMS[f"{family}.runs"][run].model, f"{family} {run}")
         for family, run in ALGORITHM_RUNS.items()
     },
-    "evaluate.settings": (EvaluateParams, "evaluate sft"),
+    "evaluate.settings": (EvaluateParams, "completions sft"),
 }
 """What of faults.yaml is typed -> (its type, the stage that reads it)."""
 READERS: dict[Kind, tuple[str, str]] = {
@@ -50,8 +50,8 @@ PATHS = {
     "data.hub.theirs.chat.name": "data_hub theirs",
     "online.runs.grpo.start": "online grpo",
     "online.runs.grpo.data": "online grpo",
-    "evaluate.settings.reference": "evaluate grpo",
-    "evaluate.policies.grpo": "evaluate grpo",
+    "evaluate.settings.reference": "completions grpo",
+    "evaluate.policies.grpo": "completions grpo",
 }
 """The parameters that name a place -> the stage that reads it."""
 BYTES = ("gone", "folder", "loop", "empty", "noise", "head", "tail", "footer", "doubled", "padded")
@@ -268,7 +268,7 @@ def _models() -> Iterator[Case]:
     for content in ("[]", "{", '{"eos_token_id": "x"}', '{"eos_token_id": [-1]}', '{"eos_token_id": 1000000}'):
         file = "models/sft/main/generation_config.json"
         given = {"file": file, "content": content}
-        yield Case("model folders", f"generation config {content}", "evaluate sft", "text", given, file)
+        yield Case("model folders", f"generation config {content}", "completions sft", "text", given, file)
     given = {"first": f"{folder}/config.json", "second": f"{folder}/tokenizer.json"}
     yield Case("model folders", "config as tokenizer", stage, "swapped", given, folder)
 

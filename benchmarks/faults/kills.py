@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 from benchmarks.faults.processes import NEVER, Ended, Kill, Server
 
 PARAMS = Path(__file__).parent / "faults.yaml"
-PRODUCTS = ("data", "models", "metrics", "plots", "results", "report", "records", "rollouts")
+PRODUCTS = ("completions", "data", "models", "metrics", "plots", "results", "report", "records", "rollouts")
 RUNS = {
     "preference": ("dpo", "sdpo", "kto", "bco"),
     "online": (
@@ -34,13 +34,14 @@ RUNS = {
 STAGES = (
     *("data_tasks two_step", "base_scratch tiny", "sft main", "sft lora", "data_samples compared", "reward main"),
     *(f"{family} {run}" for family, runs in RUNS.items() for run in runs),
-    *("evaluate sft", "report"),
+    *("completions sft", "evaluate sft", "regrade again", "report"),
 )
-UNCHECKPOINTED = ("data_tasks", "data_samples", "evaluate", "report")
+UNCHECKPOINTED = ("data_tasks", "data_samples", "completions", "evaluate", "regrade", "report")
 BEFORE = {
     "base_scratch": "data_tasks two_step",
     "reward": "data_samples compared",
     "preference": "data_samples compared",
+    "evaluate": "completions sft",
 }
 """The stage that makes a smaller table for another one to begin with."""
 CUTS = 8

@@ -14,7 +14,7 @@ from benchmarks.faults.kills import digests, prepared
 from benchmarks.faults.processes import Server
 
 STAGES = (
-    *("data_samples compared", "reward main", "preference dpo", "online ppo", "evaluate sft"),
+    *("data_samples compared", "reward main", "preference dpo", "online ppo", "completions sft", "evaluate sft"),
     *("data_tasks two_step", "base_scratch tiny", "sft main"),
 )
 """Those that need a trained policy come first: the base and the SFT model of the fault tests have learned nothing."""

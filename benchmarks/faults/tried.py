@@ -26,15 +26,15 @@ SETTINGS: tuple[tuple[str, str, str, str], ...] = (
     ("data_samples compared", "data/samples/compared/reward", "{}", PARAMS),
     ("data_samples compared", "data/samples/compared/sampling", f"{{max_tokens: {HUGE}}}", PARAMS),
     ("data_samples compared", "data/samples/compared/sampling", "{temperature: 1.0e-45}", PARAMS),
-    ("evaluate sft", "evaluate/settings/samples", "1000000000", PARAMS),
-    ("evaluate sft", "evaluate/settings/sampling", "{max_tokens: 500}", PARAMS),
-    ("evaluate sft", "evaluate/settings/sampling", f"{{max_tokens: {HUGE}}}", PARAMS),
-    ("evaluate sft", "evaluate/settings/sampling", "{temperature: 1.0e-300}", PARAMS),
-    ("evaluate sft", "evaluate/settings/sampling", '{stop: ["\\ud800"]}', PARAMS),
-    ("evaluate grpo", "evaluate/settings/reference", "reward/main", "models/reward/main"),
-    ("evaluate grpo", "evaluate/settings/reference", "nothing", "models/nothing"),
+    ("completions sft", "evaluate/settings/samples", "1000000000", PARAMS),
+    ("completions sft", "evaluate/settings/sampling", "{max_tokens: 500}", PARAMS),
+    ("completions sft", "evaluate/settings/sampling", f"{{max_tokens: {HUGE}}}", PARAMS),
+    ("completions sft", "evaluate/settings/sampling", "{temperature: 1.0e-300}", PARAMS),
+    ("completions sft", "evaluate/settings/sampling", '{stop: ["\\ud800"]}', PARAMS),
+    ("completions grpo", "evaluate/settings/reference", "reward/main", "models/reward/main"),
+    ("completions grpo", "evaluate/settings/reference", "nothing", "models/nothing"),
     *(
-        ("evaluate sft", "evaluate/policies", value, PARAMS)
+        ("completions sft", "evaluate/policies", value, PARAMS)
         for value in ("null", "7", "[a]", "{sft: 7}", "{sft: none}", "{sft: ../x}", "{grpo: online/grpo}", "{a b: x}")
     ),
     ("online grpo", "online/runs/grpo/rollout/prompts", "1000000000", PARAMS),
@@ -59,7 +59,7 @@ SETTINGS: tuple[tuple[str, str, str, str], ...] = (
         *("{layers: 1000, width: 96000, heads: 1000}", "the model's shape"),
     ),
     ("sft main", "sft/runs/main/device", "{device: mps}", "device = 'mps'"),
-    ("evaluate sft", "evaluate/settings/device", "{device: mps}", "device = 'mps'"),
+    ("completions sft", "evaluate/settings/device", "{device: mps}", "device = 'mps'"),
     *(
         ("data_tasks two_step", "data/tasks/two_step", f"{{task: two_step, {more}}}", "data.tasks.two_step")
         for more in (f"n_sft: {HUGE}", "n_test: 1000000", "worked_share: 1.0, bare_share: 1.0")
@@ -203,7 +203,7 @@ FORGED = (
 LINKS = (
     ("models/linked", "online/runs/grpo/start", "linked", "online grpo"),
     ("models/linked", "distill/runs/gkd/teacher", "linked", "distill gkd"),
-    ("models/linked", "evaluate/settings/reference", "linked", "evaluate sft"),
+    ("models/linked", "evaluate/settings/reference", "linked", "completions sft"),
     ("given/rows.jsonl", "data/files/mine/chat/path", "rows.jsonl", "data_files mine"),
     ("given/model", "base/folders/mine/path", "given/model", "base_folders mine"),
 )
@@ -225,7 +225,7 @@ def rows() -> Iterator[Row]:
     for name, content in FILES.items():
         yield PARAMS, name, "sft main", "text", {"file": PARAMS, "content": content}, PARAMS
     for argument in ARGUMENTS:
-        yield "arguments", f"evaluate {argument!r}", f"evaluate\0{argument}", "nothing", {}, ANY
+        yield "arguments", f"completions {argument!r}", f"completions\0{argument}", "nothing", {}, ANY
     yield from _models()
     yield from _data()
     for how, key, value in FORGED:

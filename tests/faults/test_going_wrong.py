@@ -101,7 +101,7 @@ def little_memory(more: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "short"),
-    [("evaluate sft", "prompts: 20, samples: 2"), ("data_samples compared", "prompts: 30, heldout_prompts: 10")],
+    [("completions sft", "prompts: 20, samples: 2"), ("data_samples compared", "prompts: 30, heldout_prompts: 10")],
 )
 def test_a_stage_that_runs_out_of_memory_says_which_knobs_lower_it(
     stage_server: Server, smoke_workspace: Path, tmp_path: Path, stage: str, short: str

@@ -19,7 +19,7 @@ from posttrain.pipeline.lock.lock_check import NOTES, forget_mismatched
 from tests.workspace import dvc, run
 
 STAGES = ("data_tasks two_step", "base_scratch tiny", "sft main", "data_samples compared", "reward main")
-LATER = ("preference dpo", "online grpo", "evaluate dpo", "report")
+LATER = ("preference dpo", "online grpo", "completions dpo", "evaluate dpo", "report")
 
 
 @pytest.fixture

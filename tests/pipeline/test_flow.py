@@ -10,7 +10,7 @@ import pytest
 
 from tests.workspace import run
 
-EVALUATIONS = {"evaluate@base", "evaluate@sft", "evaluate@dpo", "evaluate@grpo"}
+EVALUATIONS = {f"{stage}@{label}" for stage in ("completions", "evaluate") for label in ("base", "sft", "dpo", "grpo")}
 
 
 def states(output: str) -> dict[str, str]:
@@ -24,7 +24,7 @@ def test_the_flow_runs_what_changed_and_nothing_else(own_workspace: Path) -> Non
     flow = (sys.executable, "-m", "flows.pipeline")
     idle = run(own_workspace, *flow)
     assert idle.returncode == 0, idle.stdout
-    assert len(states(idle.stdout)) == 12 and set(states(idle.stdout).values()) == {"Cached"}, idle.stdout
+    assert len(states(idle.stdout)) == 16 and set(states(idle.stdout).values()) == {"Cached"}, idle.stdout
 
     params, recorded = own_workspace / "params.yaml", (own_workspace / "dvc.lock").read_bytes()
     before = params.read_text()

@@ -14,7 +14,10 @@ import pytest
 from tests.marks import slow_except
 from tests.workspace import dvc, environment, run
 
-SAMPLING = {"data_samples@compared", "evaluate@base", "evaluate@dpo", "evaluate@grpo", "evaluate@sft", "online@grpo"}
+LABELS = ("base", "dpo", "grpo", "sft")
+EVALUATED = {f"{stage}@{label}" for stage in ("completions", "evaluate") for label in LABELS}
+SAMPLING = {"data_samples@compared", "online@grpo", *EVALUATED}
+SCORED = {"data_samples@compared", "online@grpo", "report", *(f"evaluate@{label}" for label in LABELS)}
 TRAINING = {"base_scratch@tiny", "sft@main", "reward@main", "preference@dpo", "online@grpo"}
 ALL = {*SAMPLING, *TRAINING, "data_tasks@two_step", "report"}
 OWN = """from posttrain.rewards.reward import rule
@@ -50,6 +53,7 @@ EDITS = {
     "the surrogate of one run": ("algorithms/policy/ppo.py", "\n\n\n", "\nNEW = 1\n", {"online@grpo"}),
     "the row of one run": ("algorithms/policy/grpo.py", "Shao 2024, ", "New ", {"online@grpo"}),
     "code in sampling": ("sampling/sampler.py", "\n\n\n", "\nNEW = 1\n", SAMPLING),
+    "code of the grader": ("answers/units.py", "def ", "NEW = 1\n", SCORED),
     "code in training": ("train/loop.py", "def refuse_dropout", "NEW = 1\n", TRAINING),
     "code of the report": ("pipeline/report/page.py", "def ", "NEW = 1\n", {"report"}),
     "code of the tables of a task": (

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from posttrain.data.columns import from_rows
-from posttrain.errors import ParamsError
+from posttrain.errors import DataError, ParamsError
+from posttrain.evaluate.sampled import SampledCompletions
 from posttrain.pipeline.runs.evaluation import EvaluateParams
-from posttrain.pipeline.runs.evaluation_stage import (
-    EvaluationStage,
-    _need_answers,
-    policy_evaluation,
-    table_evaluation,
-)
+from posttrain.pipeline.runs.evaluation_stage import EvaluationStage, policy_evaluation, table_evaluation
+from posttrain.pipeline.runs.stored_completions import write_completions, write_no_completions
 from posttrain.pipeline.tables.store import write_table
-from posttrain.rollout import Prompt
+from posttrain.rollout import Rollout, TokenRow
 from posttrain.settings.params import check
 from tests.library.models.tiny import tiny_folder
 
@@ -74,22 +73,41 @@ def test_the_first_rows_of_the_split_are_read() -> None:
     assert stage(prompts=500).rows().height == 30
 
 
-def test_prompts_are_encoded_for_the_policy(capsys: pytest.CaptureFixture[str]) -> None:
-    one = stage(prompts=25)
-    policy = one.policy()
-    assert policy.folder == Path("models/sft/main")
-    prompts = one.prompts(policy)
-    assert len(prompts) == 25 and prompts[0].answer == "6" and len(prompts[0].ids) > 0
-    assert callable(one.sampler) and capsys.readouterr().err == ""
-    assert len(stage(prompts=99).prompts(policy)) == 30
-    assert "30 prompts are all there are in split 'test' (evaluate.settings.prompts: 99)" in capsys.readouterr().err
+def sampled(one: EvaluationStage[EvaluateParams]) -> SampledCompletions:
+    prompts = [replace(prompt, ids=[1]) for prompt in one.asked()]
+    rollouts = [Rollout(prompt, 0, TokenRow([1], [2]), [-1.0], "6", "stop") for prompt in prompts]
+    return SampledCompletions(rollouts, rollouts)
 
 
-def test_rewards_that_only_lack_answers() -> None:
-    def prompt(answer: str) -> Prompt:
-        return Prompt("a", [{"role": "user", "content": "a"}], (), answer)
+def test_stored_completions_are_read(made: Path) -> None:
+    one = stage(prompts=3)
+    with pytest.raises(DataError, match=r"completions/a: there are no completions. Run `dvc repro completions@a`"):
+        one.stored()
+    write_completions(sampled(one), Path("completions/a"))
+    found = one.stored()
+    assert found is not None and len(found.prompts) == 3 and found.rollouts[0].version == "sft/main"
+    assert stage(prompts=3, completions="none").stored() is None
+    with pytest.raises(DataError, match="its completions are not of the prompts"):
+        stage(prompts=4).stored()
+    shutil.rmtree("completions/a")
+    write_no_completions(Path("completions/a"))
+    assert one.stored() is None
+    shutil.rmtree("completions")
 
-    correct = stage(reward={"correct": 1.0}).params
-    assert _need_answers(correct, [prompt(""), prompt("")]) == ["correct"]
-    assert _need_answers(correct, [prompt("1")]) == []
-    assert _need_answers(stage(reward={"format": 1.0}).params, [prompt("")]) == []
+
+def test_completions_that_no_reward_can_judge_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    one = stage(prompts=3, reward={"correct": {"answer": "choice"}})
+    found = sampled(one)
+    letters = [replace(prompt, answer=answer) for prompt, answer in zip(found.prompts, ("A", "B", "7"), strict=True)]
+    lettered = [replace(rollout, prompt=prompt) for rollout, prompt in zip(found.rollouts, letters, strict=True)]
+    kept = one.judged(SampledCompletions(lettered, lettered))
+    assert [prompt.answer for prompt in kept.prompts] == ["A", "B"]
+    assert "1 prompts are left out" in capsys.readouterr().err
+    hidden = stage(prompts=3, reward={"correct": {"answer": "choice"}}, completions="none")
+    hidden.judged(SampledCompletions(lettered, lettered))
+    said = capsys.readouterr().err
+    assert "no reward can read 1 of 3 answers" in said and "'7'" not in said, "no text of a row is quoted"
+
+
+def test_the_tokenizer_of_the_policy_is_there_for_rewards() -> None:
+    assert stage().text().stops.tokens
