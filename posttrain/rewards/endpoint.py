@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -14,11 +14,15 @@ from posttrain.errors import RewardError
 from posttrain.measure.counts import count
 from posttrain.rewards.chat_tokens import without_chat_tokens
 from posttrain.rewards.connection import Connection, ConnectionParams, NoReply
+from posttrain.rewards.learned_options import LearnedOptions, shown
 from posttrain.rewards.reward import Context, Reward, ScoreFn
 from posttrain.rollout import Rollout, Score
 
+if TYPE_CHECKING:
+    from posttrain.text.chat import ChatText
 
-class ServedModelOptions(ConnectionParams):
+
+class ServedModelOptions(LearnedOptions, ConnectionParams):
     """The served reward model: address, timeouts, retries and output."""
 
     url: str = Field(description="URL that conversations are posted to, e.g. http://127.0.0.1:8000/classify")
@@ -30,9 +34,10 @@ class ServedModelOptions(ConnectionParams):
 class ServedModel(Connection):
     """Requests the scores of all conversations at once. Equal conversations are sent once."""
 
-    def __init__(self, options: ServedModelOptions, where: str) -> None:
+    def __init__(self, options: ServedModelOptions, where: str, text: ChatText | None = None) -> None:
+        """`text`: the policy's template."""
         super().__init__(options, where)
-        self._options = options
+        self._options, self._text = options, text
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Return the score of each rollout."""
@@ -43,7 +48,7 @@ class ServedModel(Connection):
             count({f"endpoint {name}": self.counts[key] - before[key] for name, key in COUNTED.items()})
 
     async def _scores(self, rollouts: Sequence[Rollout]) -> list[Score]:
-        talks = [_conversation(rollout) for rollout in rollouts]
+        talks = [_conversation(shown(rollout, self._options.hide, self._text)) for rollout in rollouts]
         different = list(dict.fromkeys(talks))
         found = await asyncio.gather(*(self._score(talk) for talk in different))
         score_of = dict(zip(different, found, strict=True))
@@ -84,7 +89,7 @@ def _conversation(rollout: Rollout) -> str:
 
 
 def _served(options: ServedModelOptions, context: Context) -> ScoreFn:
-    return ServedModel(options, context.place)
+    return ServedModel(options, context.place, context.text)
 
 
-REWARDS = {"endpoint": Reward(_served, ServedModelOptions)}
+REWARDS = {"endpoint": Reward(_served, ServedModelOptions, most_if_cut=lambda options: options.most_if_cut)}

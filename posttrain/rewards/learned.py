@@ -20,16 +20,30 @@ from posttrain.models.files.store import load_model
 from posttrain.models.files.text import load_text
 from posttrain.models.forward.forward import score_rows
 from posttrain.models.master_weights import frozen_on
+from posttrain.rewards.learned_options import LearnedOptions, shown
 from posttrain.rewards.reward import Context, Reward, ScoreFn
 from posttrain.rewards.steps import REDUCE, Reduce, step_ends, steps_of
 from posttrain.rollout import Rollout, Score, TokenRow
-from posttrain.settings.params import Params
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import micro_batches, pack
 
 ROWS = 1024
 """Table rows that are tokenized at a time."""
+
+
+AS_TRAINED = LearnedOptions(truncated="score", hide=None)
+"""Score the whole text of every completion, as the training of reward models does."""
+
+
+class ModelOptions(LearnedOptions):
+    """The reward model that scores, and how it scores steps."""
+
+    part: str | None = Field(None, description="the name of a model in a set (reward.sets); null: the only one")
+    steps: Reduce | None = Field(
+        None, description="score a completion after each step, and take the min, mean, sum or last of these scores"
+    )
+    separator: str = Field("\n", min_length=1, description="with `steps`: the separator of steps")
 
 
 class RewardModel:
@@ -40,7 +54,15 @@ class RewardModel:
     Without a policy it reads conversations.
     """
 
-    def __init__(self, path: Path, runtime: Runtime, policy: ChatText | None, micro_tokens: int = 16_384) -> None:
+    def __init__(
+        self,
+        path: Path,
+        runtime: Runtime,
+        policy: ChatText | None,
+        micro_tokens: int = 16_384,
+        options: LearnedOptions = AS_TRAINED,
+    ) -> None:
+        """`options.truncated`: a number means that a completion that was cut off is scored as if it had ended."""
         self._model = frozen_on(load_model(path), runtime)
         config = self._model.config
         self._shift = getattr(config, "reward_shift", 0.0)
@@ -56,32 +78,39 @@ class RewardModel:
         self._variables = {} if policy is None else policy.variables
         self._whole = bool(getattr(config, WHOLE_TEXT, False))
         self._same = policy is not None and not self._whole and self._text.same_as(policy)
+        self._hide, self._ends = options.hide, options.most_if_cut is not None
 
     @torch.no_grad()
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
         """Return the score of each rollout at its last token."""
-        return self._scores(rollouts, [rollout.row for rollout in rollouts] if self._same else self._own_rows(rollouts))
+        seen = [shown(rollout, self._hide, self._policy) for rollout in rollouts]
+        same = [self._same and len(one.row) > 0 and not (one.truncated and self._ends) for one in seen]
+        own = iter(self._own_rows([one for one, known in zip(seen, same, strict=True) if not known]))
+        return self._scores(rollouts, [one.row if known else next(own) for one, known in zip(seen, same, strict=True)])
 
     @torch.no_grad()
     def by_step(self, rollouts: Sequence[Rollout], separator: str, reduce: Reduce) -> list[Score]:
         """Return scores of completions that are judged after each step, as if they ended there.
 
         A step's value is the difference between the reduced scores with and without it, so the values add up to the
-        score.
+        score. Hidden thoughts are a part of the first step.
         """
-        parts = [[*steps_of(rollout.text, separator)] or [rollout.text] for rollout in rollouts]
+        seen = [shown(rollout, self._hide, self._policy) for rollout in rollouts]
+        parts = [[*steps_of(one.text, separator)] or [one.text] for one in seen]
         judged = [
-            replace(rollout, turns=(*rollout.turns[:-1], {"role": "assistant", "content": part}), finish="stop")
-            for rollout, some in zip(rollouts, parts, strict=True)
+            replace(one, turns=(*one.turns[:-1], {"role": "assistant", "content": part}), finish="stop")
+            for one, some in zip(seen, parts, strict=True)
             for part in some
         ]
         scores = iter(self._scores(judged, self._own_rows(judged)))
         found = []
-        for rollout, some in zip(rollouts, parts, strict=True):
+        for rollout, one, some in zip(rollouts, seen, parts, strict=True):
             mine = [next(scores) for _ in some]
             totals = [REDUCE[reduce](mine[: nth + 1]) for nth in range(len(mine))]
             added = [total - before for total, before in zip(totals, [0.0, *totals], strict=False)]
-            ends = [] if self._policy is None else step_ends(rollout, some, separator, self._policy)
+            hidden = rollout.text.removesuffix(one.text)
+            whole = [f"{hidden}{part}" for part in some]
+            ends = [] if self._policy is None else step_ends(rollout, whole, separator, self._policy)
             found.append(Score(totals[-1], steps=list(zip(ends, added, strict=bool(ends)))))
         return found
 
@@ -105,12 +134,20 @@ class RewardModel:
             for rollout in rollouts
         ]
         if self._whole:
-            return [TokenRow([], self._unpadded(ids)) for ids in self._text.whole(talks)]
-        rows = self._text.conversations(talks, "last")
-        return [
-            replace(row, rest=row.rest[:-1]) if rollout.truncated else row
-            for rollout, row in zip(rollouts, rows, strict=True)
-        ]
+            rows = [TokenRow([], self._unpadded(ids)) for ids in self._text.whole(talks)]
+        else:
+            rows = [
+                replace(row, rest=row.rest[:-1]) if rollout.truncated and not self._ends else row
+                for rollout, row in zip(rollouts, self._text.conversations(talks, "last"), strict=True)
+            ]
+        if self._same:
+            return [self._fitted(row) if one.truncated else row for one, row in zip(rollouts, rows, strict=True)]
+        return rows
+
+    def _fitted(self, row: TokenRow) -> TokenRow:
+        """Return a row without what exceeds the context: the end token, if the policy's context cut the completion."""
+        context = self._text.context
+        return row if context is None else replace(row, rest=row.rest[: max(context - len(row.prompt), 1)])
 
     def _unpadded(self, ids: list[int]) -> list[int]:
         """Return the ids without padding at the end, because transformers reads the score at the last other token."""
@@ -129,16 +166,6 @@ class RewardModel:
         raise DataError(what=what, where=str(self._path), fix="Lower sampling.max_tokens, or give shorter prompts")
 
 
-class ModelOptions(Params):
-    """The reward model that scores, and how it scores steps."""
-
-    part: str | None = Field(None, description="the name of a model in a set (reward.sets); null: the only one")
-    steps: Reduce | None = Field(
-        None, description="score a completion after each step, and take the min, mean, sum or last of these scores"
-    )
-    separator: str = Field("\n", min_length=1, description="with `steps`: the separator of steps")
-
-
 def models_of(folder: Path) -> dict[str, Path]:
     """Return the models of a set by name, or a single model under its own name."""
     parts = {part.name: part for part in sorted(folder.glob("*")) if config_file(part).is_file()}
@@ -154,7 +181,7 @@ def _score_fn(options: ModelOptions, context: Context) -> ScoreFn:
         what = f"reward_model = {context.reward_model} has the models {', '.join(found)}, and part is {options.part}"
         fix = f"Name one, e.g. NAME: {{type: model, part: {next(iter(found))}}}"
         raise RewardError(what=what, where=context.place, fix=fix)
-    scorer, reduce = RewardModel(model, context.device, context.text), options.steps
+    scorer, reduce = RewardModel(model, context.device, context.text, options=options), options.steps
     score: ScoreFn = scorer if reduce is None else lambda rollouts: scorer.by_step(rollouts, options.separator, reduce)
     return score if context.text is not None else lambda rollouts: _by_parts(score, rollouts, context.where)
 
@@ -169,4 +196,11 @@ def _by_parts(score: ScoreFn, rollouts: Sequence[Rollout], where: str) -> list[S
     return found
 
 
-REWARDS = {"model": Reward(_score_fn, ModelOptions, by_step=lambda options: options.steps is not None)}
+REWARDS = {
+    "model": Reward(
+        _score_fn,
+        ModelOptions,
+        by_step=lambda options: options.steps is not None,
+        most_if_cut=lambda options: options.most_if_cut,
+    )
+}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 
@@ -48,6 +48,8 @@ class Context:
     """The most tokens of a sampled completion."""
     name: str = ""
     """The reward's name in params.yaml."""
+    sign: Literal[1, -1] = 1
+    """-1 if its weight is negative, so that its highest score is the worst."""
 
     @property
     def place(self) -> str:
@@ -89,6 +91,10 @@ class Reward(Generic[O]):
 
     compares: Callable[[O], bool] = lambda options: False  # noqa: ARG005
     """Whether a score depends on the other rollouts that are scored with it."""
+
+    most_if_cut: Callable[[O], float | None] = lambda options: None  # noqa: ARG005
+    """The highest score of a completion that was cut off, which then gets no more than any sample of its prompt; None:
+    it is scored as any other."""
 
     def in_workers(self, options: O) -> bool:
         """Return whether it runs in worker processes with these options."""

@@ -9,11 +9,12 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from posttrain.distributed import world
 from posttrain.errors import PosttrainError, RewardError
 from posttrain.measure.phases import phase
+from posttrain.rewards.learned_options import at_most
 from posttrain.rewards.reward import Context, ScoreFn, WeightedReward, guarded, raised
 from posttrain.rewards.scorable import NOT_JUDGED, why_not_scorable
 from posttrain.rewards.workers import Workers
@@ -60,10 +61,16 @@ class RewardSum:
         scores_of = [{} if failure is None else dict.fromkeys(self.terms, failure) for failure in failed]
         for name in self.terms:
             for task, places in _by_task(rollouts).items():
-                found = self._scores_once_up(name, task, [rollouts[place] for place in places])
+                found = self._limited(name, task, [rollouts[place] for place in places])
                 for place, score in zip(places, found, strict=True):
                     scores_of[place][name] = score
         return [replace(rollout, scores=scores) for rollout, scores in zip(rollouts, scores_of, strict=True)]
+
+    def _limited(self, name: str, task: str, rollouts: Sequence[Rollout]) -> list[Score]:
+        """Return the scores. Those of completions that were cut off have the reward's limit."""
+        term, found = self.terms[name], self._scores_once_up(name, task, rollouts)
+        limit = term.reward.most_if_cut(self._options(name, task))
+        return found if limit is None else at_most(limit, rollouts, found, self._sign(term))
 
     def _scores_once_up(self, name: str, task: str, rollouts: Sequence[Rollout]) -> list[Score]:
         """Return the scores. If too many failed because a service is down, wait until it is back."""
@@ -150,12 +157,18 @@ class RewardSum:
         return any(term.gate and rollout.scores[name].value <= 0 for name, term in self.terms.items())
 
     def _score_fn(self, name: str, task: str) -> ScoreFn:
-        term = self.terms[name]
-        options = term.options_for(load_task(task).reward_options)
+        term, options = self.terms[name], self._options(name, task)
         key = name, options.model_dump_json()
         if key not in self._score_fns:
-            self._score_fns[key] = make_score_fn(name, term, options, self._context)
+            self._score_fns[key] = make_score_fn(name, term, options, replace(self._context, sign=self._sign(term)))
         return self._score_fns[key]
+
+    def _options(self, name: str, task: str) -> Params:
+        return self.terms[name].options_for(load_task(task).reward_options)
+
+    def _sign(self, term: WeightedReward) -> Literal[1, -1]:
+        """Return -1 if the reward's highest score is the worst in the sum."""
+        return 1 if (term.weight < 0) == (self._context.sign < 0) else -1
 
 
 @dataclass(frozen=True)

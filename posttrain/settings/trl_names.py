@@ -162,7 +162,8 @@ NONE: Final[Mapping[str, str]] = {
     "adapters have rank, alpha, dropout and targets (adapter.type)": "lora_modules_to_save lora_target_parameters "
     "lora_task_type load_in_8bit bnb_4bit_quant_type bnb_4bit_quant_storage use_bnb_nested_quant",
     "samples are drawn by temperature, top_p and top_k": "min_p repetition_penalty generation_kwargs "
-    "cache_implementation vllm_structured_outputs_regex max_tool_calling_iterations missing_eos_penalty",
+    "cache_implementation vllm_structured_outputs_regex max_tool_calling_iterations",
+    "`truncated` of the rewards `model`, `endpoint` and `judge` bounds the score": "missing_eos_penalty",
     "prompts are never cut": "max_prompt_length",
     "the engine is started and fed by the run": "vllm_enable_sleep_mode vllm_group_port vllm_model_impl vllm_mode "
     "vllm_server_base_url vllm_server_host vllm_server_port "

@@ -32,6 +32,7 @@ from posttrain.pipeline.tables.store import read_results
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.rewards.failures import LEAST, MAX_FAILED, MaxFailed
 from posttrain.rewards.judge.judge import JudgeOptions, LanguageJudge
+from posttrain.rewards.trial import finish_of
 from posttrain.rollout import FAILED, Prompt, Rollout, TokenRow
 from posttrain.settings.params import Params, did_you_mean
 
@@ -44,6 +45,17 @@ class PairJudge(JudgeOptions):
 
     mode: Literal["pairwise"] = Field("pairwise", description="both completions are compared")
     against: Literal["group"] = Field("group", description="each with the other one")
+    truncated: float | Literal["score"] = Field(
+        0.0,
+        description="0.0: a completion that was cut off loses, two of them are a tie, and the judge is not asked; "
+        "score: compare them as any others",
+    )
+
+    @model_validator(mode="after")
+    def _loses(self) -> PairJudge:
+        if self.most_if_cut:
+            raise ValueError(f"truncated: {self.truncated} is not the value of a match. Write 0.0 or score")
+        return self
 
 
 class RatingRun(Params):
@@ -154,6 +166,7 @@ def _completions(label: str, params: RatingRun) -> pl.DataFrame:
         "prompt",
         "answer",
         "completion",
+        "truncated",
         value=value,
         failed=failed,
         length=pl.col("length") if "length" in rows.columns else pl.col("mask").list.sum().cast(pl.Int64),
@@ -209,7 +222,11 @@ def _by_judge(
         lost += [f"{score.status}: {score.reason}" for score in scores if score.status != "ok"]
         fix = "Fix the judge and repeat the stage: verdicts are kept. Or raise max_failed"
         _check_failures(lost, total, params, f"{where}.judge", fix)
-        wins = [score.value if score.status == "ok" else None for score in scores]
+        both_cut = met["truncated"] & met["truncated_2"] & (options.most_if_cut is not None)
+        wins = [
+            (0.5 if tied else score.value) if score.status == "ok" else None
+            for score, tied in zip(scores, both_cut, strict=True)
+        ]
         asked.append(
             met.with_columns(
                 pl.Series("win", wins, pl.Float64),
@@ -232,7 +249,10 @@ def _by_judge(
 def _both(nth: int, row: Mapping[str, Any]) -> list[Rollout]:
     """Return the two completions of a match as a separate group, which a judge compares in both orders."""
     prompt = Prompt(str(nth), row["prompt"], (), row["answer"])
-    return [Rollout(prompt, 0, TokenRow((), ()), (), row[name], "stop") for name in ("completion", "completion_2")]
+    return [
+        Rollout(prompt, 0, TokenRow((), ()), (), row[f"completion{end}"], finish_of(row[f"truncated{end}"]))
+        for end in ("", "_2")
+    ]
 
 
 def _known(wins_P: Floats) -> Floats:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Container, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -32,13 +32,17 @@ from posttrain.rewards.judge.rubrics import rubric_of
 from posttrain.rewards.judge.texts import asked_of, said
 from posttrain.rewards.judge.verdict_cache import VerdictCache
 from posttrain.rewards.judge.verdicts import Verdict, weighted
+from posttrain.rewards.learned_options import CUT, LearnedOptions, shown
 from posttrain.rewards.reward import Context, Reward, ScoreFn
 from posttrain.rewards.scorable import NOT_JUDGED
 from posttrain.rewards.usage import USED, Usage
 from posttrain.rollout import Prompt, Rollout, Score
 
+if TYPE_CHECKING:
+    from posttrain.text.chat import ChatText
 
-class JudgeOptions(EndpointParams):
+
+class JudgeOptions(LearnedOptions, EndpointParams):
     """The judge's mode, templates, scale and rubric."""
 
     prompt: str | None = Field(
@@ -61,6 +65,11 @@ class JudgeOptions(EndpointParams):
         "group", description="pairwise: compare with samples of the same prompt, or with the prompt's answer"
     )
     cache: bool = Field(True, description="cache verdicts in the user's cache folder")
+    truncated: float | Literal["score"] = Field(
+        0.0,
+        description="score of a completion that was cut off, about which the judge is not asked; with a negative "
+        "weight 1 minus this; score: ask about it as about any other",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> JudgeOptions:
@@ -82,19 +91,27 @@ class JudgeOptions(EndpointParams):
             raise ValueError(f"{ignored[0]}: has no effect with mode: {self.mode}{other}. Remove it")
         if self.prompt is not None:
             check_template(self.prompt, self.mode)
+        if (self.most_if_cut or 0) > 0:
+            what = f"truncated: {self.truncated} is above 0, so a completion that was cut off could beat one that ended"
+            raise ValueError(f"{what}. Write 0 or less, or score")
         return self
 
 
 class LanguageJudge:
     """Requests the verdicts on all rollouts at once. Equal questions are sent once."""
 
-    def __init__(self, options: JudgeOptions, where: str) -> None:
-        self._options, self._endpoint = options, Endpoint(options, where)
+    def __init__(
+        self, options: JudgeOptions, where: str, text: ChatText | None = None, sign: Literal[1, -1] = 1
+    ) -> None:
+        """`text`: the policy's template. `sign`: -1 if the highest score is the worst."""
+        self._options, self._endpoint, self._text = options, Endpoint(options, where), text
+        worst = options.most_if_cut
+        self._cut = None if worst is None else Score(worst if sign > 0 else 1 - worst, reason=CUT)
         self._cache = VerdictCache(user_cache() / "judge") if options.cache else None
         # Next to the answer as one of two replies, a reference answer would give away which one it is.
-        shown = options.mode != "pairwise" or options.against == "group"
+        safe = options.mode != "pairwise" or options.against == "group"
         self._templates = [
-            template_of(options.prompt, options.mode, answered=answered and shown) for answered in (False, True)
+            template_of(options.prompt, options.mode, answered=answered and safe) for answered in (False, True)
         ]
         self._cached = 0
         self._weights = ""
@@ -104,7 +121,7 @@ class LanguageJudge:
         before = self.counts()
         self._used = Usage(requests=0, tokens_in=0, tokens_out=0)
         try:
-            return self._endpoint.run(self._scores(rollouts))
+            return self._endpoint.run(self._scores([shown(one, self._options.hide, self._text) for one in rollouts]))
         finally:
             count({f"judge {name}": value - before[name] for name, value in self.counts().items()})
             priced = self._options.price_in or self._options.price_out
@@ -117,9 +134,18 @@ class LanguageJudge:
         return {"requests": sent["requests"], "cached": self._cached, **tokens, "cost": self._endpoint.cost(sent)}
 
     async def _scores(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """Return the scores. The judge is not asked about completions that were cut off."""
+        if self._cut is None:
+            return await self._judged(rollouts, ())
+        cut = {rollout.prompt.id for rollout in rollouts if rollout.truncated}
+        found = iter(await self._judged([rollout for rollout in rollouts if not rollout.truncated], cut))
+        return [self._cut if rollout.truncated else next(found) for rollout in rollouts]
+
+    async def _judged(self, rollouts: Sequence[Rollout], cut: Container[str]) -> list[Score]:
+        """Return the verdicts. `cut`: prompts of which another completion was cut off."""
         options = self._options
         if options.mode == "pairwise":
-            return await self._compared(rollouts, duels_of(rollouts, options.against))
+            return await self._compared(rollouts, duels_of(rollouts, options.against), cut)
         if options.mode == "group":
             return await self._together(rollouts)
         form = YES_NO if options.rubric else number_form(*options.scale)
@@ -151,8 +177,11 @@ class LanguageJudge:
     def _template(self, prompt: Prompt) -> str:
         return self._templates[bool(prompt.answer.strip())]
 
-    async def _compared(self, rollouts: Sequence[Rollout], duels: Sequence[Duel]) -> list[Score]:
-        """Return the mean of each rollout's duels: won 1, lost 0, tied or decided by the order 0.5."""
+    async def _compared(self, rollouts: Sequence[Rollout], duels: Sequence[Duel], cut: Container[str]) -> list[Score]:
+        """Return the mean of each rollout's duels: won 1, lost 0, tied or decided by the order 0.5.
+
+        The only completion that was not cut off has won.
+        """
         asked: dict[Duel, list[str]] = {}
         for duel in duels:
             prompt = rollouts[duel.mine].prompt
@@ -170,9 +199,12 @@ class LanguageJudge:
             if duel.theirs is not None:
                 results[duel.theirs].append(result if isinstance(result, Score) else 1 - result)
         alone = Score(0.5, "unparseable", "the prompt has no other completion to compare it with")
+        won_all = Score(1.0, reason="the prompt's other completions were cut off")
         return [
-            weighted(results[place], [1.0] * len(results[place])) if place in results else alone
-            for place in range(len(rollouts))
+            weighted(results[place], [1.0] * len(results[place]))
+            if place in results
+            else (won_all if rollout.prompt.id in cut else alone)
+            for place, rollout in enumerate(rollouts)
         ]
 
     async def _together(self, rollouts: Sequence[Rollout]) -> list[Score]:
@@ -249,7 +281,7 @@ def _cannot_score(prompt: Prompt, options: JudgeOptions) -> str | None:
 
 
 def _judge(options: JudgeOptions, context: Context) -> ScoreFn:
-    return LanguageJudge(options, context.place)
+    return LanguageJudge(options, context.place, context.text, context.sign)
 
 
 REWARDS = {"judge": Reward(_judge, JudgeOptions, _cannot_score, compares=lambda options: options.mode != "score")}

@@ -234,6 +234,24 @@ def test_a_verdict_that_changes_with_the_order_is_a_tie(endpoint: Endpoint) -> N
     assert found["pairs"][0]["win"] == 0.5 and found["rating_one"] == found["rating_five"] == 0.0
 
 
+def test_a_completion_that_was_cut_off_loses_and_two_are_a_tie(endpoint: Endpoint) -> None:  # noqa: F811
+    """The judge prefers the longer text, which is that of `five`."""
+    endpoint.does(then="rule")
+    for label, parts in (("one", (2,)), ("five", (1, 2))):
+        put(
+            label,
+            [{**row, "truncated": int(row["prompt_id"], 16) % 3 in parts} for row in rows(label, STRENGTH[label])],
+        )
+    judge = JUDGE.format(url=endpoint.url)
+    rate(f"{{policies: [one, five], alpha: null, {judge}}}")
+    wins: dict[int, set[float]] = {0: set(), 1: set(), 2: set()}
+    for prompt, win in matches().select("prompt_id", "win").iter_rows():
+        wins[int(prompt, 16) % 3].add(win)
+    assert wins == {0: {0.0}, 1: {1.0}, 2: {0.5}} and len(endpoint.log) == 2 * PROMPTS // 3
+    shown = rate(f"{{policies: [one, five], alpha: null, {judge.replace('{', '{truncated: score, ', 1)}}}")
+    assert shown["pairs"][0]["win"] == 0.0 and matches()["win"].unique().to_list() == [0.0]
+
+
 @pytest.mark.slow
 def test_no_verdict_is_no_win(endpoint: Endpoint) -> None:  # noqa: F811
     judge = JUDGE.format(url=endpoint.url).replace("{", "{concurrency: 1, ", 1)

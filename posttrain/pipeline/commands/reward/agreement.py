@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from posttrain.errors import DataError, ParamsError
@@ -14,7 +15,9 @@ from posttrain.pipeline.tables.store import read_table
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.rewards.judge.agreement import kappa
 from posttrain.rewards.judge.judge import JudgeOptions, LanguageJudge
+from posttrain.rewards.learned_options import CUT
 from posttrain.rewards.reward import TERM_KEYS
+from posttrain.rewards.trial import finish_of
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
 from posttrain.settings.params import check
 
@@ -34,7 +37,7 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
     scores = asked([rollout for rollout, _ in labelled])
     scored = [(*pair, score) for pair, score in zip(labelled, scores, strict=True) if _ok(score)]
     known = [(label, score.value >= threshold) for _, label, score in scored]
-    lost = Counter(f"{score.status}: {score.reason}" for score in scores if not _ok(score))
+    lost = Counter(f"{score.status}: {score.reason}".removeprefix("ok: ") for score in scores if not _ok(score))
     if not known:
         reasons = "; ".join(f"{times} times {why}" for why, times in lost.most_common(3))
         fix = "Use a judge that can follow the form of the verdict, and a prompt that fits its context"
@@ -56,7 +59,8 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
 
 
 def _ok(score: Score) -> bool:
-    return score.status == "ok"
+    """Return whether it is a verdict of the judge."""
+    return score.status == "ok" and score.reason != CUT
 
 
 def _labelled(table: str, reward: str, rows: int) -> list[tuple[Rollout, bool]]:
@@ -89,7 +93,8 @@ def _of_rollouts(
         if row["completion"] is not None and reward in scores and scores[reward]["status"] not in FAILED:
             name = row["prompt_id"]
             prompt = Prompt(name, row["prompt"], (), row["answer"], infos.get(name, {}), row["task"], row["problem"])
-            yield _rollout(prompt, row["completion"], ()), scores[reward]["value"] >= 0.5
+            rollout = _rollout(prompt, row["completion"], ())
+            yield replace(rollout, finish=finish_of(row["truncated"])), scores[reward]["value"] >= 0.5
 
 
 def _rollout(prompt: Prompt, text: str, turns: Any) -> Rollout:

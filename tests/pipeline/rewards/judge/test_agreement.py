@@ -148,8 +148,18 @@ def test_what_is_no_judge_and_no_table_of_labels(project: Path) -> None:
 
 
 def test_rollouts_are_judged_with_the_info_of_their_prompts() -> None:
-    row = {"prompt_id": "p", "problem": "p", "prompt": [], "answer": "", "task": "", "completion": "Please."}
+    row = {
+        "prompt_id": "p",
+        "problem": "p",
+        "prompt": [],
+        "answer": "",
+        "task": "",
+        "completion": "Please.",
+        "truncated": False,
+    }
     row["scores"] = [{"name": "correct", "value": 1.0, "status": "ok"}]
     info = {"rubric": {"Is it polite?": 1}}
     ((rollout, label),) = _of_rollouts(iter([row]), "correct", {"p": info})
-    assert rollout.prompt.info == info and label
+    assert rollout.prompt.info == info and label and not rollout.truncated
+    ((cut, _),) = _of_rollouts(iter([{**row, "truncated": True}]), "correct", {})
+    assert cut.truncated, "so the judge is not asked about it"

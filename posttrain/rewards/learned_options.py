@@ -1,0 +1,96 @@
+"""Options of rewards that ask a learned model: completions that were cut off, and thoughts that the model is not shown.
+
+A number for a completion that was cut off is only safe if no score is below it. A judge's scores have such a bound. A
+reward model's scores have none: where most are negative, 0 would pay the policy for never ending. So there the number
+is an upper bound, next to the scores of the same prompt's samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from pydantic import Field
+
+from posttrain.rollout import Rollout, Score, TokenRow
+from posttrain.settings.params import Params
+
+if TYPE_CHECKING:
+    from posttrain.text.chat import ChatText
+
+CUT: Final = "it was cut off"
+"""The reason of the score of a completion that was cut off at max_tokens."""
+OPENING: Final = 16
+"""The number of prompt tokens in which a template may open the thoughts."""
+
+
+class LearnedOptions(Params):
+    """Completions that were cut off, and thoughts."""
+
+    truncated: float | Literal["score"] = Field(
+        0.0,
+        description="highest score of a completion that was cut off; it is also at most the lowest score of the same "
+        "prompt's samples and its own score as if it had ended; score: score it as any other",
+    )
+    hide: str | None = Field(
+        "<think>",
+        pattern=r"^<[\w-]+>$",
+        description="a tag, e.g. <think>: the model is not shown the text up to the last </think>, and nothing of a "
+        "completion whose <think> never ends; null: show everything",
+    )
+
+    @property
+    def most_if_cut(self) -> float | None:
+        """The highest score of a completion that was cut off; None: it is scored as any other."""
+        return None if self.truncated == "score" else self.truncated
+
+
+def shown(rollout: Rollout, tag: str | None, text: ChatText | None = None) -> Rollout:
+    """Return the rollout without thoughts and without its tokens; the same rollout if it has no thoughts.
+
+    `text`: the policy's template, which may open the thoughts at the end of the prompt.
+    """
+    if tag is None:
+        return rollout
+    opened = text is not None and text.decode(rollout.prompt.ids[-OPENING:]).rstrip().endswith(tag)
+
+    def rest(content: str) -> str:
+        return without_thoughts(f"{tag}{content}" if opened else content, tag)
+
+    turns = [
+        {**turn, "content": rest(turn["content"])} if turn["role"] == "assistant" and turn["content"] else turn
+        for turn in rollout.turns
+    ]
+    if rest(rollout.text) == rollout.text and turns == list(rollout.turns):
+        return rollout
+    return replace(rollout, text=rest(rollout.text), turns=tuple(turns), row=TokenRow((), ()))
+
+
+def without_thoughts(text: str, tag: str) -> str:
+    """Return the text after the last closing tag; "" if thoughts have no end."""
+    _, closed, rest = text.rpartition(f"</{tag[1:]}")
+    rest = rest.lstrip() if closed else text
+    return "" if tag in rest else rest
+
+
+def at_most(limit: float, rollouts: Sequence[Rollout], scores: Sequence[Score], sign: int = 1) -> list[Score]:
+    """Return the scores, where completions that were cut off have min(limit, all scores of their prompt's samples).
+
+    `sign`: -1 if the highest score is the worst. The last step of a score by step takes the difference.
+    """
+    lowest: dict[str, float] = {}
+    for rollout, score in zip(rollouts, scores, strict=True):
+        if score.status == "ok":
+            key = rollout.prompt.id
+            lowest[key] = min(lowest.get(key, limit), sign * score.value)
+    return [
+        _lowered(score, sign * lowest[rollout.prompt.id]) if rollout.truncated and score.status == "ok" else score
+        for rollout, score in zip(rollouts, scores, strict=True)
+    ]
+
+
+def _lowered(score: Score, value: float) -> Score:
+    *earlier, last = score.steps or [()]
+    steps = [*earlier, (last[0], last[1] + value - score.value)] if last else ()
+    return replace(score, value=value, reason=CUT, steps=steps)
