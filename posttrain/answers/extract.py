@@ -41,6 +41,11 @@ _SAID = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 """Phrases before an answer, in the languages of docs/rewards.md."""
+_SAID_WITH = (
+    *("ans", "option", "choice", "答", "正解", "답", "antwort", "lösung", "ergebnis"),
+    *("réponse", "reponse", "respuesta", "risposta", "resposta", "ответ"),
+)
+"""Each phrase contains one of these. A text without them is not searched, which takes most of the time."""
 _LINES: dict[Literal["hashes", "answer_is"], re.Pattern[str]] = {"hashes": re.compile(r"#{4,}"), "answer_is": _SAID}
 _TAG = re.compile(r"<answer>(?P<text>[^<]{0,2000}(?:<(?!/?answer>)[^<]{0,2000}){0,20})</answer>", re.IGNORECASE)
 _BETWEEN = re.compile(
@@ -158,8 +163,10 @@ def _marks(text: str, form: Form) -> Iterator[Mark]:
     if form in ("auto", "tags"):
         for tag in deque(_TAG.finditer(text), MOST_MARKS):
             yield Mark(tag["text"], tag.start(), tag.end(), "tags")
+    folded = text.casefold()
+    has = {"hashes": "####" in text, "answer_is": any(part in folded for part in _SAID_WITH)}
     for kind, pattern in _LINES.items():
-        for mark in deque(pattern.finditer(text), MOST_MARKS) if form in ("auto", kind) else ():
+        for mark in deque(pattern.finditer(text), MOST_MARKS) if form in ("auto", kind) and has[kind] else ():
             if not _HEDGE.search(mark[0]) and not any(box.start < mark.start() < box.end for box in found):
                 yield _of_line(text, mark, kind)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from posttrain.answers import extract
 from posttrain.answers.extract import Form, after_mark, final_answer, gold_answer, spoken
 from posttrain.answers.nodes import Unreadable
 
@@ -109,3 +113,16 @@ def test_spoken() -> None:
     assert spoken("<think>17</think>18") == "18" and spoken("18") == "18"
     with pytest.raises(Unreadable, match="thoughts do not end"):
         spoken("<think>17")
+
+
+def test_texts_that_are_not_searched_for_a_phrase_have_none() -> None:
+    """The quick look for its words leaves no phrase out, in all texts that the tests of answers have."""
+    found = 0
+    for file in sorted(Path(__file__).parents[1].rglob("*.jsonl")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            text = str(json.loads(line).get("completion") or json.loads(line).get("text") or line)
+            for case in (text, text.upper()):
+                if extract._SAID.search(case):
+                    found += 1
+                    assert any(part in case.casefold() for part in extract._SAID_WITH), case
+    assert found > 1000
