@@ -30,7 +30,7 @@ TOGETHER: tuple[Mapping[str, Any], ...] = tuple(
 )
 """Changes that are tried together if a run does not fit."""
 ONLINE = ("online@", "distill@")
-SAMPLING = ("data_samples@", "evaluate@", "evaluate_runs@")
+SAMPLING = ("data_samples@", "completions@", "completions_runs@", "evaluate_runs@")
 
 
 def what_lowers(stage: str, found: Demand, planned: Planned) -> str:
@@ -63,7 +63,7 @@ def _changes(stage: str, found: Demand) -> Iterator[Mapping[str, Any]]:
         yield from TRAINING
         yield {"processes": 2 * found.processes}
         yield from () if found.fits else TOGETHER
-    elif stage.startswith("evaluate@"):
+    elif stage.startswith("completions@"):
         yield {"reference": "none"}
     held = found.sampling.get("keys and values", 0.0) + found.states.get("engine", 0.0)
     if held:

@@ -95,7 +95,7 @@ def demand_of(
         params = check(EvaluateParams if shared else EvaluateRun, changed, where=section)
         policy = settings["evaluate"]["policies"][run] if shared else changed["policy"]
         others = [] if params.reference in (NONE, policy) else [shape(params.reference)]
-        others += _reward_models(params, settings, shape)
+        others += [] if params.are_stored else _reward_models(params, settings, shape)
         if isinstance(params, EvaluateRun) and params.by == "likelihood":
             return _of_likelihood(params, shape(policy), others)
         return _of_sampling(params, shape(policy), others, params.prompts, prompt)

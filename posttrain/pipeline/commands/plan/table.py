@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from posttrain.errors import ModelError, ParamsError
 from posttrain.files import format_size
@@ -12,7 +13,7 @@ from posttrain.measure.timings import read_timings, timings_path
 from posttrain.pipeline.commands.plan.advice import what_lowers
 from posttrain.pipeline.commands.plan.memory_estimate import Demand, demand_of
 from posttrain.pipeline.params.params_file import read
-from posttrain.pipeline.params.stage_table import STAGES, group_of
+from posttrain.pipeline.params.stage_table import STAGES, Stage, group_of
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import did_you_mean
 
@@ -42,8 +43,8 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
     if prompt < 1:
         raise ParamsError(what=f"--prompt = {prompt}", where="plan", fix="Give at least 1")
     settings = read()
-    known = {f"{stage.name}@{run}": (stage.group, run) for stage in STAGES if stage.group in GROUPS
-             for run in group_of(settings, stage.group)}  # fmt: skip
+    known = {f"{_kind(stage, own)}@{run}": (stage.group, run) for stage in STAGES if stage.group in GROUPS
+             for run, own in group_of(settings, stage.group).items()}  # fmt: skip
     chosen = [name for name in known if not stages or name in stages or name.partition("@")[0] in stages]
     families = {name.partition("@")[0] for name in known}
     for name in stages:
@@ -85,6 +86,14 @@ def _row(name: str, found: Demand) -> tuple[str, ...]:
 
 def _size(count: float) -> str:
     return format_size(count) if count else "-"
+
+
+def _kind(stage: Stage, run: Any) -> str:
+    """Return the stage of a run that loads its policy: of an evaluation by samples, the one that samples."""
+    likelihood = isinstance(run, Mapping) and (
+        run.get("by") == "likelihood" or str(run.get("data", "")).endswith(("/pairs", "/corpus"))
+    )
+    return stage.name if likelihood else stage.sampled_by or stage.name
 
 
 def _seconds(stage: str) -> str:

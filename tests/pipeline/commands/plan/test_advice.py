@@ -36,7 +36,7 @@ def test_which_changes_are_tried() -> None:
         return [_named(change) for change in _changes(stage, found)]
 
     assert "processes: 2" in keys("sft@a", demand(1)) and "reference: none" not in keys("sft@a", demand(1))
-    assert keys("evaluate@a", demand(1)) == ["device.precision: bf16", "reference: none"]
+    assert keys("completions@a", demand(1)) == ["device.precision: bf16", "reference: none"]
     cached = demand(1, sampling={"keys and values": 4e9})
     assert keys("online@a", cached)[-2:] == ["rollout.sampling.kv_gb: 2.0", "rollout.sampling.rows: 64"]
     assert keys("data_samples@a", cached)[-2:] == ["sampling.kv_gb: 2.0", "sampling.rows: 64"]
