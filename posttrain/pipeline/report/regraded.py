@@ -10,7 +10,7 @@ from posttrain.pipeline.params.stage_table import Settings, group_of
 from posttrain.pipeline.report.policies import check_recorded, need_numbers, output_digests, read_json
 from posttrain.pipeline.workspace import metrics_path
 
-TITLE = "stored rollouts, scored again"
+TITLE = "Stored rollouts, scored again"
 TITLES = ("scores", "rollouts of", "reward in the run", "reward now", "raised", "lowered", "rollouts")
 
 
