@@ -14,12 +14,12 @@ from posttrain.api.given import prompts_given
 from posttrain.api.models import check_watched, for_model, opened
 from posttrain.api.output import known_by, places, save
 from posttrain.api.own_model import Messages
-from posttrain.api.scorer_folder import refuse_learned, refuse_unread
 from posttrain.data.shown import short_repr
 from posttrain.errors import DataError, ParamsError
 from posttrain.online.config import OnlineConfig, WatchParams
 from posttrain.online.rollout_log import SampleLog
 from posttrain.online.run import OnlineRun, run_online
+from posttrain.rewards.catalog import refuse_learned, refuse_unread_model
 from posttrain.rewards.given import terms_given
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rewards.scorable import scorable_prompts
@@ -139,7 +139,7 @@ def _scorer(params: OnlineConfig, reward_model: str | Path | None) -> Path | Non
     if reward_model is None:
         refuse_learned(terms, "Give reward_model: the folder of one")
         return None
-    refuse_unread(terms)
+    refuse_unread_model(terms)
     return model_folder(reward_model, "reward_model")
 
 

@@ -189,6 +189,21 @@ def need_reward_model(terms: Mapping[str, WeightedReward], reward_model: str) ->
         )
 
 
+def refuse_unread_model(terms: Mapping[str, WeightedReward]) -> None:
+    """Reject a reward model that no reward uses."""
+    if not learned(terms):
+        what = f"no reward reads it: the rewards are {', '.join(terms)}"
+        fix = 'Add the reward `model`, e.g. reward={"model": 1.0}, or remove reward_model'
+        raise ParamsError(what=what, where="reward_model", fix=fix)
+
+
+def refuse_learned(terms: Mapping[str, WeightedReward], fix: str) -> None:
+    """Reject the reward `model` if the call gives no reward model."""
+    if named := learned(terms):
+        what = f"the reward '{next(iter(named))}' is the score of a reward model, and none is given"
+        raise ParamsError(what=what, where="reward", fix=fix)
+
+
 def learned(terms: Mapping[str, WeightedReward]) -> dict[str, Any]:
     """Return the rewards that read a reward model, including parts of other rewards, with their options."""
     found = {name: term.options for name, term in terms.items() if (term.type or name) == LEARNED}

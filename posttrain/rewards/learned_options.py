@@ -7,20 +7,17 @@ is an upper bound, next to the scores of the same prompt's samples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import Field
 
-from posttrain.rollout import Rollout, Score, TokenRow
+from posttrain.rollout import Rollout, TokenRow
 from posttrain.settings.params import Params
 
 if TYPE_CHECKING:
     from posttrain.text.chat import ChatText
 
-CUT: Final = "it was cut off"
-"""The reason of the score of a completion that was cut off at max_tokens."""
 OPENING: Final = 16
 """The number of prompt tokens in which a template may open the thoughts."""
 
@@ -72,25 +69,3 @@ def without_thoughts(text: str, tag: str) -> str:
     _, closed, rest = text.rpartition(f"</{tag[1:]}")
     rest = rest.lstrip() if closed else text
     return "" if tag in rest else rest
-
-
-def at_most(limit: float, rollouts: Sequence[Rollout], scores: Sequence[Score], sign: int = 1) -> list[Score]:
-    """Return the scores, where completions that were cut off have min(limit, all scores of their prompt's samples).
-
-    `sign`: -1 if the highest score is the worst. The last step of a score by step takes the difference.
-    """
-    lowest: dict[str, float] = {}
-    for rollout, score in zip(rollouts, scores, strict=True):
-        if score.status == "ok":
-            key = rollout.prompt.id
-            lowest[key] = min(lowest.get(key, limit), sign * score.value)
-    return [
-        _lowered(score, sign * lowest[rollout.prompt.id]) if rollout.truncated and score.status == "ok" else score
-        for rollout, score in zip(rollouts, scores, strict=True)
-    ]
-
-
-def _lowered(score: Score, value: float) -> Score:
-    *earlier, last = score.steps or [()]
-    steps = [*earlier, (last[0], last[1] + value - score.value)] if last else ()
-    return replace(score, value=value, reason=CUT, steps=steps)

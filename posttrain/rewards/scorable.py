@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
+
+import polars as pl
 
 from posttrain.errors import DataError, PosttrainError, RewardError, excerpt, shortened
 from posttrain.rewards.reward import Examples, WeightedReward, score_one, weights
@@ -17,6 +20,8 @@ MOST_UNREAD = 0.3
 """The share of completions that a reward cannot read at which a warning is printed."""
 MOST_ANSWERS: Final = 0.05
 """In a run that sets no reward, the largest share of training prompts whose answers `correct` cannot read."""
+SHOWN: Final = 5
+"""The answers that cannot be read of which examples are kept."""
 TEACH = "Train on demonstrations in this form (sft), or ask for it in the prompts (docs/rewards.md)"
 
 
@@ -161,6 +166,24 @@ class Unread(NamedTuple):
     of: int
     examples: Sequence[str]
     """Some of their places, with the reasons."""
+
+
+def unread_in(rows: pl.DataFrame, correct: WeightedReward) -> Unread:
+    """Count the prompts whose answers cannot be read. Each answer is tried once. `correct`: the reward of this name."""
+    examples, count = list[str](), 0
+    same = rows.group_by("answer", "task", maintain_order=True).agg(pl.len().alias("rows"), pl.all().first())
+    for row in same.iter_rows(named=True):
+        if (why := why_unread(row, correct)) is not None:
+            count += row["rows"]
+            asked = row["prompt"][-1]["content"]
+            examples.append(f"{excerpt(row['answer'], 60)} ({why}) of prompt {row['id']}: {excerpt(asked, 60)}")
+    return Unread(count, rows.height, examples[:SHOWN])
+
+
+def why_unread(row: Mapping[str, Any], correct: WeightedReward) -> str | None:
+    """Return why `correct` cannot read a row's answer; None if it can."""
+    prompt = Prompt("", row["prompt"], (), row["answer"], json.loads(row["info"]), row["task"], row["problem"])
+    return why_not_scorable("correct", correct, prompt)
 
 
 def refuse_unread(found: Unread | None, section: str, counted: str) -> None:

@@ -14,7 +14,6 @@ from typing import Any, Literal
 from posttrain.distributed import world
 from posttrain.errors import PosttrainError, RewardError
 from posttrain.measure.phases import phase
-from posttrain.rewards.learned_options import at_most
 from posttrain.rewards.reward import Context, ScoreFn, WeightedReward, guarded, raised
 from posttrain.rewards.scorable import NOT_JUDGED, why_not_scorable
 from posttrain.rewards.workers import Workers
@@ -23,6 +22,8 @@ from posttrain.settings.host import HOST
 from posttrain.settings.params import Params
 from posttrain.tasks.task import load_task
 
+CUT = "it was cut off"
+"""The reason of the score of a completion that was cut off at max_tokens."""
 PAUSE_S = 5.0
 """Seconds before a service that was down is asked again. Each further pause is twice as long."""
 LONGEST_PAUSE_S = 300.0
@@ -229,3 +230,25 @@ def _by_task(rollouts: Sequence[Rollout]) -> dict[str, list[int]]:
         if rollout.failed is None:
             places[rollout.prompt.task].append(place)
     return places
+
+
+def at_most(limit: float, rollouts: Sequence[Rollout], scores: Sequence[Score], sign: int = 1) -> list[Score]:
+    """Return the scores, where completions that were cut off have min(limit, all scores of their prompt's samples).
+
+    `sign`: -1 if the highest score is the worst. The last step of a score by step takes the difference.
+    """
+    lowest: dict[str, float] = {}
+    for rollout, score in zip(rollouts, scores, strict=True):
+        if score.status == "ok":
+            key = rollout.prompt.id
+            lowest[key] = min(lowest.get(key, limit), sign * score.value)
+    return [
+        _lowered(score, sign * lowest[rollout.prompt.id]) if rollout.truncated and score.status == "ok" else score
+        for rollout, score in zip(rollouts, scores, strict=True)
+    ]
+
+
+def _lowered(score: Score, value: float) -> Score:
+    *earlier, last = score.steps or [()]
+    steps = [*earlier, (last[0], last[1] + value - score.value)] if last else ()
+    return replace(score, value=value, reason=CUT, steps=steps)

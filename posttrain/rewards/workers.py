@@ -14,8 +14,7 @@ from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Rollout, Score, Status
 from posttrain.settings.params import Params
 from posttrain.settings.plain import texts_in
-from posttrain.tasks.processes import worker_pool
-from posttrain.tasks.worker import rollout_to
+from posttrain.tasks.worker import rollout_to, worker_pool
 
 GRACE = 5.0
 """Extra seconds for a process that runs an `async` function, beyond its own time limit."""

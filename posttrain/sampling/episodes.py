@@ -18,9 +18,9 @@ from posttrain.isolation.child import DiedError, TooSlowError
 from posttrain.isolation.pool import Pool
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.tasks import worker
-from posttrain.tasks.processes import worker_pool
 from posttrain.tasks.step import Step, StepFailure, take_step
 from posttrain.tasks.task import TASKS, Task, load_task
+from posttrain.tasks.worker import worker_pool
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import joined_kept
 

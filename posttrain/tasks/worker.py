@@ -1,4 +1,6 @@
-"""A process that runs one task: `python -m posttrain.tasks.worker`. A reward's process works in the same way.
+"""A process that runs one task (`python -m posttrain.tasks.worker`), and the pool that starts such processes.
+
+A reward's process works in the same way.
 
 It reads lines of JSON: first the task, then a rollout that needs its next step. It writes one line per input line.
 Output of the user's code goes to stderr. It ends when its parent ends.
@@ -12,11 +14,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, TextIO
 
-from posttrain.errors import PosttrainError
+from posttrain import errors
+from posttrain.errors import PosttrainError, RewardError
+from posttrain.isolation.child import Child, DiedError, TooSlowError
+from posttrain.isolation.library import PASSED, library_command, library_environment
+from posttrain.isolation.pool import Pool
+from posttrain.measure.masking import secret_variables
 from posttrain.measure.stall import print_stacks_on_signal
 from posttrain.measure.terminal import make_streams_safe
 from posttrain.rollout import Prompt, Rollout, TokenRow
@@ -26,6 +34,8 @@ from posttrain.tasks.task import load_task
 
 PR_SET_PDEATHSIG = 1
 NO_TOKENS = TokenRow([], [])
+START_SECONDS = 120.0
+"""Seconds for the imports of a worker process."""
 Answer = Callable[[Any], dict[str, Any]]
 
 
@@ -108,6 +118,40 @@ def _private_pipes() -> tuple[TextIO, TextIO]:
 def _write(answers: TextIO, answer: Mapping[str, Any]) -> None:
     answers.write(json.dumps(answer) + "\n")
     answers.flush()
+
+
+def worker_pool(program: str, setup: Mapping[str, Any], size: int, env: Collection[str] | None = None) -> Pool:
+    """Make a pool of processes that run one reward or one task. `program`: the module that they run.
+
+    They get the secret variables in `env`, or without it the variables that params.yaml lists.
+
+    Example: `worker_pool("posttrain.tasks.worker", {"task": "my_tool:task", "label": "task 'my_tool:task'"}, 2)`
+    """
+    return Pool(partial(_started, program, setup, worker_environment(env)), size)
+
+
+def worker_environment(env: Collection[str] | None) -> dict[str, str]:
+    """Return this process's environment without the secrets that are not listed."""
+    known = library_environment()
+    secret = secret_variables(known).keys() - {*PASSED, *(HOST.secret_names() if env is None else env)}
+    return {name: value for name, value in known.items() if name not in secret}
+
+
+def _started(program: str, setup: Mapping[str, Any], environment: Mapping[str, str]) -> Child:
+    """Start a process and wait until it has imported the user's module."""
+    child = Child(library_command(program), environment)
+    try:
+        told = {"settings_file": HOST.settings_file, "secret_names": sorted(set(HOST.secret_names()))}
+        answer = child.ask({**setup, **told}, START_SECONDS)
+    except (DiedError, TooSlowError) as error:
+        child.kill()
+        what = f"its worker process did not start ({error})"
+        fix = HOST.fix("worker", "Read what it printed above")
+        raise RewardError(what=what, where=str(setup["label"]), fix=fix) from error
+    if "error" in answer:
+        kind, what, where, fix = answer["error"]
+        raise getattr(errors, kind)(what=what, where=where, fix=fix)
+    return child
 
 
 if __name__ == "__main__":

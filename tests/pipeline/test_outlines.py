@@ -227,7 +227,7 @@ def test_a_plugin_of_another_distribution_counts_with_version_and_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    plain, named = {"algorithm": "grpo"}, {"algorithm": "grpo", "reward": {"shout": 1.0}}
+    plain, named = ({"algorithm": "grpo", "reward": {"length": 1.0, **more}} for more in ({}, {"shout": 1.0}))
 
     def code(settings: dict[str, Any]) -> dict[str, dict[str, str]]:
         return Library().code("online@run", {"online": {"runs": {"run": settings}}})

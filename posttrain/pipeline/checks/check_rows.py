@@ -29,8 +29,7 @@ from posttrain.pipeline.workspace import PARAMS_FILE, table_path
 from posttrain.rewards import catalog
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.reward import WeightedReward
-from posttrain.rewards.scorable import Unread, refuse_unread
-from posttrain.rewards.unread_answers import SHOWN, unread_in, why_unread
+from posttrain.rewards.scorable import SHOWN, Unread, refuse_unread, unread_in, why_unread
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
 from posttrain.settings.params import Params

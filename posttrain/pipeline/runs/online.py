@@ -23,8 +23,7 @@ from posttrain.pipeline.runs.training import RunInputs
 from posttrain.pipeline.tables.store import read_table
 from posttrain.pipeline.workspace import table_path
 from posttrain.rewards.catalog import need_reward_model
-from posttrain.rewards.scorable import refuse_unread, scorable_prompts
-from posttrain.rewards.unread_answers import unread_in
+from posttrain.rewards.scorable import refuse_unread, scorable_prompts, unread_in
 from posttrain.rollout import Prompt
 from posttrain.sampling.sampler import check_capacity, encode_prompts, prompts_of
 from posttrain.settings.plain import NONE
@@ -117,10 +116,10 @@ def online_run(reads: RunInputs[Any]) -> OnlineRun:
     """Return a run of `online.runs` with its inputs read: prompts, models, reward model."""
     params, section = reads.params, reads.section
     start, table = reads.start(params.start), reads.table(params.data)
-    text = load_text(start, params.date, params.template)
     rows = training_prompts(read_table(table, "prompts"), table)
     if at(read(), section).get("reward") is None:
         refuse_unread(unread_in(rows, params.reward["correct"]), section, f"of {table}")
+    text = load_text(start, params.date, params.template)
     asked = encode_prompts(text, prompts_of(rows.iter_rows(named=True)))
     prompts = scorable_prompts(params.reward, asked, str(table))
     models = models_from(start, params)

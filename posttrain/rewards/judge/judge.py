@@ -32,9 +32,10 @@ from posttrain.rewards.judge.rubrics import rubric_of
 from posttrain.rewards.judge.texts import asked_of, said
 from posttrain.rewards.judge.verdict_cache import VerdictCache
 from posttrain.rewards.judge.verdicts import Verdict, weighted
-from posttrain.rewards.learned_options import CUT, LearnedOptions, shown
+from posttrain.rewards.learned_options import LearnedOptions, shown
 from posttrain.rewards.reward import Context, Reward, ScoreFn
 from posttrain.rewards.scorable import NOT_JUDGED
+from posttrain.rewards.score import CUT
 from posttrain.rewards.usage import USED, Usage
 from posttrain.rollout import Prompt, Rollout, Score
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from posttrain import EvaluateConfig
-from posttrain.api.scorer_folder import refuse_learned, refuse_unread, scorer_folder
+from posttrain.api.scorer_folder import scorer_folder
 from posttrain.errors import ParamsError
-from posttrain.rewards.given import terms_given
 from tests.library.models.tiny import tiny_folder
 
 
@@ -26,13 +25,3 @@ def test_the_folder_of_the_reward_model(tmp_path: Path) -> None:
     assert scorer_folder(EvaluateConfig(reward=starts_with_a), None) is None
     with pytest.raises(ParamsError, match="Give reward_model: the folder of one"):
         scorer_folder(learned, None)
-
-
-def test_a_reward_model_and_its_reward_belong_together() -> None:
-    learned, others = terms_given({"model": 1.0}), terms_given({"format": 1.0})
-    refuse_unread(learned)
-    refuse_learned(others, "Give one")
-    with pytest.raises(ParamsError, match="no reward reads it: the rewards are format"):
-        refuse_unread(others)
-    with pytest.raises(ParamsError, match="the reward 'model' is the score of a reward model, and none is given"):
-        refuse_learned(learned, "Give one")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from posttrain.errors import ParamsError
 from posttrain.rewards.catalog import (
     REWARDS,
     Metrics,
@@ -15,7 +16,9 @@ from posttrain.rewards.catalog import (
     metric_settings,
     need_a_weight,
     need_reward_model,
+    refuse_learned,
     refuse_metrics,
+    refuse_unread_model,
     reward_named,
     term,
     with_metrics,
@@ -90,3 +93,13 @@ def test_reward_models() -> None:
         need_reward_model(model, "none")
     with pytest.raises(ValueError, match="Add `model` to reward"):
         need_reward_model(plain, "reward/main")
+
+
+def test_a_reward_model_and_its_reward_belong_together() -> None:
+    learned, others = rewards(model=1.0), rewards(format=1.0)
+    refuse_unread_model(learned)
+    refuse_learned(others, "Give one")
+    with pytest.raises(ParamsError, match="no reward reads it: the rewards are format"):
+        refuse_unread_model(others)
+    with pytest.raises(ParamsError, match="the reward 'model' is the score of a reward model, and none is given"):
+        refuse_learned(learned, "Give one")

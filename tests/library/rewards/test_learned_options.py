@@ -13,9 +13,9 @@ from posttrain.errors import ParamsError
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.composition import REWARDS as COMPOSED
 from posttrain.rewards.composition import CascadeOptions, MilestoneOptions
-from posttrain.rewards.learned_options import CUT, LearnedOptions, at_most, shown, without_thoughts
+from posttrain.rewards.learned_options import LearnedOptions, shown, without_thoughts
 from posttrain.rewards.reward import Context, Reward, WeightedReward
-from posttrain.rewards.score import RewardSum
+from posttrain.rewards.score import CUT, RewardSum, at_most
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
 from posttrain.settings.params import Params, check
 from tests.library.models.tiny import rollout_of

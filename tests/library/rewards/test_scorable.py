@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
 from posttrain.errors import RewardError
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.rewards.catalog import term
 from posttrain.rewards.reward import Context, NoOptions, Reward, WeightedReward, rule
-from posttrain.rewards.scorable import scorable_prompts
+from posttrain.rewards.scorable import judged_prompts, scorable_prompts, unread_in, why_unread
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.settings.params import Params
@@ -75,3 +77,37 @@ def test_a_cannot_score_that_raises_is_named() -> None:
         RewardError, match=r"reward 'own', prompt known: its `cannot_score` raised KeyError: '7'.*Fix it"
     ):
         scorable_prompts({"own": WeightedReward(reward=reward)}, [rollouts()[0].prompt], "x")
+
+
+def unread_row(name: str, answer: str, split: str = "train") -> dict[str, object]:
+    prompt = [{"role": "user", "content": f"question {name}"}]
+    return {"id": name, "prompt": prompt, "answer": answer, "info": "{}", "task": "", "problem": name, "split": split}
+
+
+FRAME = pl.DataFrame(
+    [unread_row("a", "7"), unread_row("b", "red"), unread_row("c", "red"), unread_row("d", "blue", "test")]
+)
+
+
+def test_unread_in() -> None:
+    found = unread_in(FRAME.filter(split="train"), term("correct", 1.0))
+    assert (found.rows, found.of, len(found.examples)) == (2, 3, 1)
+    assert found.examples[0].startswith("'red' (") and "of prompt b: " in found.examples[0]
+
+
+def test_why_unread() -> None:
+    correct = term("correct", 1.0)
+    assert why_unread(unread_row("a", "7"), correct) is None and why_unread(unread_row("b", "red"), correct)
+    assert why_unread(unread_row("b", "red"), term("correct", {"answer": "exact"})) is None
+
+
+def test_prompts_that_only_lack_answers_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    def prompt(name: str, answer: str) -> Prompt:
+        return Prompt(name, [{"role": "user", "content": "a"}], (), answer)
+
+    correct, blank = {"correct": term("correct", 1.0)}, [prompt("a", ""), prompt("b", "")]
+    assert judged_prompts(correct, blank, "here") == blank
+    assert "here: no prompt has an answer, so reward 'correct' is not measured" in capsys.readouterr().err
+    some = [prompt("a", ""), prompt("b", "7")]
+    assert judged_prompts(correct, some, "here") == some[1:]
+    assert judged_prompts({"format": term("format", 1.0)}, blank, "here") == blank

@@ -1,4 +1,4 @@
-"""The process that runs one task, in this process; tests/library/tasks/test_processes.py starts it."""
+"""The process that runs one task, in this process and started; it gets no secrets that are not listed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.errors import ParamsError
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.tasks import worker
-from posttrain.tasks.worker import _steps, _write, rollout_from, rollout_to
+from posttrain.tasks.worker import _steps, _write, rollout_from, rollout_to, worker_environment, worker_pool
 from tests.library.models.tiny import rollout_of
 
 OWN = """
 from posttrain.tasks.step import Step
 from posttrain.tasks.task import Task
 
+asking = Task(reply=lambda rollout: Step([{"role": "user", "content": rollout.text + "!"}], done=True))
 talking = Task(reply=lambda rollout: Step([{"role": "user", "content": rollout.text + "?"}], reward=0.25))
 """
 
@@ -76,3 +78,24 @@ def test_what_a_reward_prints_goes_to_stderr_and_its_input_is_empty() -> None:
     done = subprocess.run([sys.executable, "-c", PIPES], input="question", capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": str(root)})  # fmt: skip
     assert (done.stdout, done.stderr) == ("answer to question", "printed ''\n")
+
+
+def test_a_process_takes_a_step() -> None:
+    setup = {"task": "own_task_worker:asking", "label": "task 'own_task_worker:asking'"}
+    pool = worker_pool("posttrain.tasks.worker", setup, 1)
+    answer = pool.ask(rollout_to(rollout_of("so")), 60.0)
+    assert answer["step"]["messages"] == [{"role": "user", "content": "so!"}] and answer["step"]["done"] is True
+
+
+def test_an_error_at_the_start_is_that_of_this_process() -> None:
+    setup = {"task": "own_task_worker:missing", "label": "task 'own_task_worker:missing'"}
+    with pytest.raises(ParamsError, match="missing"):
+        worker_pool("posttrain.tasks.worker", setup, 1).ask(rollout_to(rollout_of("so")), 60.0)
+
+
+def test_secrets_are_passed_only_if_they_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MY_SERVICE_TOKEN", "OTHER_TOKEN"):
+        monkeypatch.setenv(name, "value")
+    monkeypatch.setenv("PLAIN", "value")
+    found = worker_environment(["MY_SERVICE_TOKEN"])
+    assert "MY_SERVICE_TOKEN" in found and "PLAIN" in found and "OTHER_TOKEN" not in found

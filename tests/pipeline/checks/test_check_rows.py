@@ -19,6 +19,7 @@ from posttrain.pipeline.runs.training import RunInputs
 from posttrain.pipeline.tables.prepare import prepare
 from posttrain.pipeline.tables.sources import file_tables
 from posttrain.pipeline.tables.store import read_table
+from posttrain.rewards.catalog import term
 from posttrain.settings import user_code
 from posttrain.settings.user_code import load_object
 from tests.workspace import ROOT, environment
@@ -223,7 +224,7 @@ def test_tables_of_other_stages_are_judged_by_their_rows(workspace: Path) -> Non
     said = fault()
     assert f"cannot read {unread} of {train.height} answers of {train.height} rows of data/other/prompts" in said
     assert "'in words' (" in said and "of prompt " in said
-    params: Any = SimpleNamespace(start="base/tiny", data="other/prompts")
+    params: Any = SimpleNamespace(start="base/tiny", data="other/prompts", reward={"correct": term("correct", 1.0)})
     with pytest.raises(DataError, match="it sets no reward, so it learns by `correct`, which cannot read"):
         online_run(RunInputs("online@grpo", params))
 

@@ -659,7 +659,7 @@ def test_the_example_of_teachers_is_right() -> None:
 
 def test_every_list_of_stages_agrees_with_the_stage_table() -> None:
     yaml = YAML(typ="safe", pure=True)
-    groups = {stage.name: stage.group for stage in STAGES}
+    groups = {name: stage.group for stage in STAGES for name in (stage.name, stage.sampled_by) if name}
     graph = yaml.load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
     assert {name: one["foreach"].strip("${}") for name, one in graph["stages"].items() if "foreach" in one} == groups
     defaults = {section: inner for one in graph["vars"] for section, inner in one.items()}

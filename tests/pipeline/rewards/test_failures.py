@@ -286,7 +286,7 @@ def test_every_stage_that_may_wait_for_a_server_hands_it_on() -> None:
         for file in sorted((ROOT / folder).rglob("*.py"))
     }
     assert {name: sizes for name, sizes in calls.items() if sizes} == {
-        "posttrain/sampling/frozen.py": [3],
+        "posttrain/rewards/config.py": [3],
         "posttrain/online/heldout.py": [2],  # of demonstrations, whose runs have no such setting
         "posttrain/online/run.py": [3, 3],
         "posttrain/rewards/composition.py": [2],

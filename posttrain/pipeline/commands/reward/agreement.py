@@ -15,8 +15,8 @@ from posttrain.pipeline.tables.store import read_table
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.rewards.judge.agreement import kappa
 from posttrain.rewards.judge.judge import JudgeOptions, LanguageJudge
-from posttrain.rewards.learned_options import CUT
 from posttrain.rewards.reward import TERM_KEYS
+from posttrain.rewards.score import CUT
 from posttrain.rewards.trial import finish_of
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
 from posttrain.settings.params import check

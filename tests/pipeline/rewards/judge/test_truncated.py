@@ -13,9 +13,8 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.pipeline.commands.reward.agreement import _ok
 from posttrain.pipeline.runs.ratings import PairJudge
 from posttrain.rewards.judge.judge import JudgeOptions
-from posttrain.rewards.learned_options import CUT
 from posttrain.rewards.reward import Context
-from posttrain.rewards.score import RewardSum
+from posttrain.rewards.score import CUT, RewardSum
 from posttrain.rollout import Rollout, Score
 from posttrain.settings.params import check
 from tests.pipeline.rewards.judge.conftest import Endpoint
