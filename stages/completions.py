@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from posttrain.api.completions import sample_completions
 from posttrain.pipeline.processes.stage import run_named_stage
-from posttrain.pipeline.runs.completions_stage import policy_completions
+from posttrain.pipeline.runs.completions_stage import completions_of
 
 
 def main(label: str) -> None:
     """Write completions/NAME/."""
-    with policy_completions(label) as stage:
+    with completions_of(f"completions@{label}") as stage:
         if not stage.params.are_stored:
             stage.store_nothing()
             return

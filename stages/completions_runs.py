@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from posttrain.api.completions import sample_completions
 from posttrain.pipeline.processes.stage import run_named_stage
-from posttrain.pipeline.runs.completions_stage import table_completions
+from posttrain.pipeline.runs.completions_stage import completions_of
 
 
 def main(run: str) -> None:
     """Write completions/NAME/."""
-    with table_completions(run) as stage:
+    with completions_of(f"completions_runs@{run}") as stage:
         if not stage.params.are_stored:
             stage.store_nothing()
             return

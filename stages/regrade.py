@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from posttrain.api.regraded import regrade
 from posttrain.pipeline.processes.stage import run_named_stage
-from posttrain.pipeline.runs.regrade import regrade_stage, summary
+from posttrain.pipeline.runs.regrade import regrade_stage
 
 
 def main(run: str) -> None:
@@ -14,7 +14,7 @@ def main(run: str) -> None:
         stage.rounds(), config=stage.params, reward_model=stage.reward_model, max_tokens=stage.max_tokens,
         where=stage.section,
     )  # fmt: skip
-    print(summary(run, stage.save(groups)))
+    stage.save(groups)
 
 
 if __name__ == "__main__":

@@ -31,10 +31,19 @@ try:
 except posttrain.PosttrainError as error:
     print(error.code, error)
 """,
+    "posttrain.Regraded": """
+rollouts = posttrain.evaluate_model(model, tokenizer, prompts, reward, samples=2).rollouts
+for one in next(posttrain.regrade([rollouts], {"correct": 1.0})):
+    print(one.reward, one.status)
+""",
     "posttrain.RewardTraining": """
 config = posttrain.RewardTraining(epochs=2, batch=4)
 scorers = posttrain.load_models("models/sft/main", config)
 posttrain.train_model(scorers, None, pairs, config=config)
+""",
+    "posttrain.SampledCompletions": """
+found = posttrain.sample_completions(model, tokenizer, prompts, posttrain.CompletionsConfig(samples=2))
+strict, loose = (posttrain.score_completions(found, {"correct": {"answer": kind}}) for kind in ("exact", "numeric"))
 """,
     "posttrain.Samples": """
 drawn = posttrain.sample(model, tokenizer, "What is 2 + 3?", n=4)

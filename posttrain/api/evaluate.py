@@ -99,7 +99,7 @@ def score_completions(
     that read them. reward_model: the folder of the model behind the reward `model`. Prompts that no reward can judge
     are left out. name, where: names of this task and of its settings in messages.
 
-    Example: `score_completions(found.completions, {"correct": {"answer": "math"}}).metrics["score"]`
+    Example: `score_completions(found, {"correct": {"answer": "math"}}).metrics["score"]`
     """
     if config is None:
         own = {"max_failed": max_failed, **_scored_by(reward)}

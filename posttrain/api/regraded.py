@@ -48,7 +48,7 @@ def regrade(
     template, for rewards that read them. reward_model: the folder of the model behind the reward `model`. max_tokens:
     the longest completion that was sampled, for rewards that read it. where: the name of the settings in messages.
 
-    Example: `for group in regrade([rollouts], {"correct": {"answer": "math"}}): print(group[0].reward)`
+    Example: `list(regrade([found.rollouts], {"correct": {"answer": "math"}}))`
     """
     if config is None:
         config = check(ScoreConfig, {} if reward is None else {"reward": reward}, where=NAME, file="arguments")

@@ -173,14 +173,15 @@ def _regraded(figure: Figure) -> Node:
     rows = read_table(file, "regraded")
     both = rows.drop_nulls(["before", "reward"]).with_columns(_change=pl.col("reward") - pl.col("before"))
     moved = both.filter(pl.col("_change").abs() > SAME).sort("_change")
-    shown = [
-        f"{name} ({before:.4g} -> {now:.4g})"
-        for name, before, now in moved.select("rollout", "before", "reward").iter_rows()
-    ]
+    lowered, raised = moved.filter(pl.col("_change") < 0).head(SHOWN), moved.filter(pl.col("_change") > 0).tail(SHOWN)
     facts: dict[str, Any] = {"table": str(file), "rows": f"{both.height:,} rollouts with both scores"}
-    facts |= {"moved": f"{moved.height:,} rollouts"} | (
-        {"first": shown[:SHOWN], "last": shown[-SHOWN:]} if shown else {}
-    )
+    facts["moved"] = f"{moved.height:,} rollouts"
+    for title, some in (("lowered most", lowered), ("raised most", raised)):
+        if some.height:
+            facts[title] = [
+                f"{name} ({before:.4g} -> {now:.4g})"
+                for name, before, now in some.select("rollout", "before", "reward").iter_rows()
+            ]
     again = {
         "reward": both["reward"].mean(), "reward_before": both["before"].mean(), "rollouts": float(rows.height),
         "raised": (both["_change"] > SAME).mean(), "lowered": (both["_change"] < -SAME).mean(),

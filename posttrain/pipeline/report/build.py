@@ -154,7 +154,7 @@ def build_page(not_current: Mapping[str, str], heading: Markup, to: Path) -> dic
 
 
 def build_report() -> dict[str, str]:
-    """Write the files under report/, as the stage does. Return label -> why a policy is left out."""
+    """Write the files under report/. Print and return why a policy is left out, by its label."""
     report = read_report({})
     write_text(PAGE, page(report.data, TITLE, {"heading": Markup(), **report.written}))
     write_json(Path(SUMMARY), report.figures)
@@ -164,6 +164,9 @@ def build_report() -> dict[str, str]:
     labels = [policy["label"] for policy in report.data["policies"] if policy["label"] in report.headline]
     rows = (f"{label},{report.headline[label]!r}\n" for label in labels)
     write_text(SCORES, "".join(["policy,score\n", *rows]))
+    for label, error in report.errors.items():
+        print(f"report: {label} is left out: {error}")
+    print(f"report: open {PAGE} in a browser")
     return report.errors
 
 

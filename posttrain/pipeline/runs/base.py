@@ -51,16 +51,16 @@ class HubRun(TemplateParams):
 
 
 @contextmanager
-def tokenizer_folder(run: str) -> Iterator[Path]:
-    """Yield a temporary folder for the tokenizer of a new model."""
-    folder = Path(f"models/.tokenizer-{run}")
+def scratch_rows(reads: RunInputs[ScratchRun]) -> Iterator[TrainingRows]:
+    """Yield the windows of the corpus and a new model, whose tokenizer is in a temporary folder."""
+    folder = Path(f"models/.tokenizer-{reads.name.partition('@')[2]}")
     try:
-        yield folder
+        yield _rows(reads, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def scratch_rows(reads: RunInputs[ScratchRun], folder: Path) -> TrainingRows:
+def _rows(reads: RunInputs[ScratchRun], folder: Path) -> TrainingRows:
     """Train the tokenizer into the folder. Return the windows of the corpus and a new model."""
     params, corpus = reads.params, reads.table(reads.params.data)
     frame = read_table(corpus, "corpus")

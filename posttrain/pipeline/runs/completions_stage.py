@@ -108,19 +108,18 @@ def policy_of(label: str) -> str:
 
 
 @contextmanager
-def policy_completions(label: str) -> Iterator[CompletionsStage[SampledParams]]:
-    """Yield the completions of a policy in `evaluate.policies`. Errors do not quote text that is not stored."""
-    model, params = policy_of(label), load_sampled(SampledParams, "evaluate.settings")
+def completions_of(stage: str) -> Iterator[CompletionsStage[SampledParams]]:
+    """Yield the completions of a stage: `completions@LABEL` or `completions_runs@RUN`.
+
+    Errors do not quote text that is not stored.
+    """
+    kind, _, name = stage.partition("@")
+    if kind == "completions":
+        section, model, params = "evaluate.settings", policy_of(name), load_sampled(SampledParams, "evaluate.settings")
+    else:
+        section = f"evaluate.runs.{name}"
+        params = run = load_sampled(SampledRun, section)
+        model = run.policy
     note(seed=params.seed)
     with hide_quotes(params.completions):
-        yield CompletionsStage(f"completions@{label}", "evaluate.settings", model, params)
-
-
-@contextmanager
-def table_completions(run: str) -> Iterator[CompletionsStage[SampledRun]]:
-    """Yield the completions of a run in `evaluate.runs`. Errors do not quote text that is not stored."""
-    section = f"evaluate.runs.{run}"
-    params = load_sampled(SampledRun, section)
-    note(seed=params.seed)
-    with hide_quotes(params.completions):
-        yield CompletionsStage(f"completions_runs@{run}", section, params.policy, params)
+        yield CompletionsStage(stage, section, model, params)

@@ -108,7 +108,7 @@ class RegradeStage:
         progress.close()
 
     def save(self, groups: Iterable[Sequence[Regraded]]) -> dict[str, Any]:
-        """Write metrics/regrade/RUN.* and plots/regrade/RUN.csv, and return the metrics."""
+        """Write metrics/regrade/RUN.* and plots/regrade/RUN.csv. Print and return the metrics."""
         scored = pl.concat([_rows(group) for group in groups])
         kept = pl.concat([self.stored.figures(part, *KEPT) for part in self.stored.parts])
         kept = kept.filter(pl.col("prompt_id").is_in(list(self.judged)))
@@ -118,6 +118,7 @@ class RegradeStage:
         write_table(table, file.with_suffix(".parquet"), "regraded")
         write_curve(plot_path(f"regrade/{self.run}"), _curve(table))
         write_json(file, figures)
+        print(summary(self.run, figures))
         return figures
 
 

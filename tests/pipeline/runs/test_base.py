@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.data.columns import from_rows
-from posttrain.pipeline.runs.base import ScratchRun, scratch_rows, tokenizer_folder
+from posttrain.pipeline.runs.base import ScratchRun, scratch_rows
 from posttrain.pipeline.runs.training import RunInputs
 from posttrain.pipeline.tables.store import write_table
 from posttrain.settings.params import check
@@ -23,9 +23,9 @@ def test_a_tokenizer_windows_and_a_model_are_made(tmp_path: Path, monkeypatch: p
         "shape": {"layers": 1, "width": 16, "heads": 2, "context": 64},
     }  # fmt: skip
     reads = RunInputs("base@tiny", check(ScratchRun, given, where="base.scratch.tiny"))
-    with tokenizer_folder("tiny") as folder:
-        found = scratch_rows(reads, folder)
-        assert folder == Path("models/.tokenizer-tiny") and found.models.folder == folder
+    with scratch_rows(reads) as found:
+        folder = Path("models/.tokenizer-tiny")
+        assert found.models.folder == folder and folder.is_dir()
     assert not folder.exists()
     assert reads.inputs == [Path("data/mine/corpus.parquet")]
     assert found.models.policy.config.vocab_size == len(found.text.tokenizer) <= 300

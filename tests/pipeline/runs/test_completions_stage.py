@@ -12,9 +12,8 @@ from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.sampled import SampledCompletions
 from posttrain.pipeline.runs.completions_stage import (
     CompletionsStage,
-    policy_completions,
+    completions_of,
     policy_of,
-    table_completions,
 )
 from posttrain.pipeline.runs.sampled_evaluation import SampledParams
 from posttrain.pipeline.runs.stored_completions import MEASURED, TABLE
@@ -60,9 +59,9 @@ def test_the_names() -> None:
     one = stage(reference="sft/main")
     assert (one.label, one.folder, one.table) == ("a", Path("models/sft/main"), Path("data/mine/prompts.parquet"))
     assert one.reference == Path("models/sft/main") and stage().reference is None and policy_of("a") == "sft/main"
-    with policy_completions("a") as found:
+    with completions_of("completions@a") as found:
         assert (found.name, found.section, found.params.reference) == ("completions@a", "evaluate.settings", "sft/main")
-    with table_completions("b") as run:
+    with completions_of("completions_runs@b") as run:
         assert (run.name, run.section, run.label) == ("completions_runs@b", "evaluate.runs.b", "b")
     with pytest.raises(ParamsError, match=r"evaluate\.policies has no 'c'"):
         policy_of("c")
@@ -101,5 +100,5 @@ def test_errors_do_not_quote_text_that_is_not_stored() -> None:
         .replace("reward_model: none}\n  pol", "reward_model: none, completions: none}\n  pol")
     )
     Path("params.yaml").write_text(text)
-    with pytest.raises(DataError, match="the message may quote a text"), policy_completions("a"):
+    with pytest.raises(DataError, match="the message may quote a text"), completions_of("completions@a"):
         raise DataError(what="the row 'secret' is wrong", where="data/mine", fix="Fix it")

@@ -79,7 +79,8 @@ def test_other_rewards_are_a_tracked_result_that_why_explains(workspace: Path) -
     form = [{score["name"]: score["value"] for score in row}["format"] for row in stored["scores"].to_list()]
     assert rows["reward"].to_list() == form, "as the run itself scored the form"
     said = why("regrade/form.reward", "words")
-    assert "computed again" in said and "agrees" in said and "raised most" in said
+    assert "computed again: " in said and ", agrees" in said
+    assert "raised most" in said
     assert "regrade/form: " in why("online/grpo.reward", "words")
     row = rows["rollout"][0]
     assert "scored again by regrade/form: " in why(row, "words")
@@ -97,7 +98,7 @@ def test_a_table_without_the_prompts_is_named(workspace: Path) -> None:
 
 
 def test_a_run_that_stored_no_text_is_refused(workspace: Path) -> None:
-    file = Path("rollouts/online/grpo/summary.json")
+    file = Path("rollouts/online/grpo/run.json")
     file.write_text(json.dumps({**json.loads(file.read_text()), "rollouts": "none"}))
     params = check(RegradeRun, {**NAMES, "reward": {"format": 1.0}}, where="regrade.runs.a")
     with pytest.raises(DataError, match="needs all rollouts, and these were stored with rollouts: none"):
