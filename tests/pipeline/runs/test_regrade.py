@@ -81,7 +81,7 @@ def test_other_rewards_are_a_tracked_result_that_why_explains(workspace: Path) -
     said = why("regrade/form.reward", "words")
     assert "computed again: " in said and ", agrees" in said
     assert "raised most" in said
-    assert "regrade/form: " in why("online/grpo.reward", "words")
+    assert "scored again: regrade/form" in why("online/grpo.reward", "words")
     row = rows["rollout"][0]
     assert "scored again by regrade/form: " in why(row, "words")
 
