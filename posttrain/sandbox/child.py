@@ -180,7 +180,8 @@ class Tests(Asking):
         if self.remote.objects and (unseen := self.remote.words & UNSEEN):
             return f"{', '.join(sorted(unseen))} cannot see objects of the program"
         if unreached := self.remote.words & UNREACHED:
-            return f"what the tests do with {', '.join(sorted(unreached))} does not reach the program"
+            names = ", ".join(sorted(name.lstrip(".") for name in unreached))
+            return f"what the tests do with {names} does not reach the program, which runs in another process"
         return ""
 
     def _line(self, line: int) -> str:

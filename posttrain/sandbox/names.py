@@ -61,7 +61,9 @@ class Names(dict[str, Any]):
                 raise KeyError(name) from None
             raise
         if is_object(found) and (name in sys.stdlib_module_names or (self._entry and name in TYPES)):
-            raise self._remote.refuse(f"they use `{name}` of Python's library without importing it")
+            raise self._remote.refuse(
+                f"the tests use `{name}` without importing it, and the program has its own. Import it"
+            )
         if isinstance(found, ProgramFunction):  # a variable may change, a function hardly does
             self[name] = found
         return found

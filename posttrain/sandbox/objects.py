@@ -55,7 +55,8 @@ class ProgramObject:  # noqa: PLW1641  it gets its `__hash__` below
             if self._posttrain_base and remote.ask("defined", self, name) != "own":
                 return getattr(remote.ask("value", self), name)
             remote.ask("getattr", self, name)
-            raise remote.refuse(f"{name} of an object of the program ({self._posttrain_kind}) cannot be asked")
+            why = f"the program is not asked for {name} of its {self._posttrain_kind}"
+            raise remote.refuse(f"{why}, since it could answer yes to any value. Compare an attribute, str() or list()")
         return remote.ask("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -176,10 +177,9 @@ def _binary(name: str, reflected: bool) -> Callable[..., Any]:  # noqa: FBT001
 
 
 def _between(value: ProgramObject, what: str, other: Any) -> NotPlainError:
-    kind = value._posttrain_kind
-    why = f"'{what}' between an object of the program ({kind}) and a plain value ({type(other).__name__}) is not asked"
-    remote = value._posttrain_remote
-    found: NotPlainError = remote.refuse(f"{why}, since the program could say yes to any; compare an attribute")
+    why = f"the program is not asked for '{what}' between its {value._posttrain_kind} and a plain value"
+    fix = "since it could answer yes to any value. Compare an attribute, str() or list()"
+    found: NotPlainError = value._posttrain_remote.refuse(f"{why} ({type(other).__name__}), {fix}")
     return found
 
 

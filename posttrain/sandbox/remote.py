@@ -160,7 +160,7 @@ class Remote(Codec):
         """Return a reference to what stays here, or the plain value that it extends."""
         if is_object(value):
             if value._posttrain_ahead.values:
-                raise self.refuse("an iterator that has given many values can only give more")
+                raise self.refuse("an iterator of the program that was read ahead can only be read on")
             return ["object", value._posttrain_place]
         if isinstance(value, type):
             if "_posttrain_place" in vars(value):
@@ -178,7 +178,8 @@ class Remote(Codec):
                     return self.encode(base(value))
         kind = type(value).__name__
         article = "an" if kind[0] in "aeiouAEIOU" else "a"
-        raise self.refuse(f"{article} {kind} is not plain data, and cannot be sent to the program")
+        fix = "Send plain values, functions, or objects of the setup or the program"
+        raise self.refuse(f"{article} {kind} cannot be sent to the program. {fix}")
 
     def referred(self, node: list[Any], found: dict[int, Any]) -> Any:
         """Return a reference to an object of the program's, or an exception."""
@@ -212,7 +213,9 @@ class Remote(Codec):
 
     def _unasked(self, name: str) -> property:
         def refused(_: Any) -> Any:
-            raise self.refuse(f"{name} of an exception of the program cannot be asked")
+            raise self.refuse(
+                f"the program is not asked for {name} of its exception. Compare args, str() or an attribute"
+            )
 
         return property(refused)
 
@@ -223,7 +226,9 @@ class Remote(Codec):
         if not is_object(value):
             return isinstance(value, kinds)
         if any(kinds is one for one in self.kept):
-            raise self.refuse(f"whether an object is a {kinds.__name__} cannot be asked, which has its own __eq__")
+            raise self.refuse(
+                f"the program is not asked for isinstance of {kinds.__name__}, a class of the setup with its own __eq__"
+            )
         return self._is_shared(kinds) and bool(self.ask("isinstance", value, kinds))
 
     def is_subclass(self, value: Any, kinds: Any) -> bool:

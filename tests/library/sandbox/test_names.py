@@ -40,7 +40,7 @@ def test_names_of_the_program() -> None:
         names["f"]()
         assert names["LIMIT"] == 2 and "LIMIT" not in names and "f" in names
         assert names["math"].__name__ == "math" and names["deque"].__name__ == "deque"
-        with pytest.raises(NotPlainError, match="they use `json` of Python's library without importing it"):
+        with pytest.raises(NotPlainError, match="the tests use `json` without importing it"):
             names["json"]
         with pytest.raises(NameError) as found:
             names["unknown"]

@@ -80,6 +80,6 @@ def test_a_program_that_fails_or_ends() -> None:
 
 def test_what_cannot_be_sent() -> None:
     with connected(CODE) as (remote, _):
-        with pytest.raises(NotPlainError, match="an object is not plain data"):
+        with pytest.raises(NotPlainError, match="an object cannot be sent to the program"):
             remote.named("f")(object())
-        assert remote.fault == "an object is not plain data, and cannot be sent to the program"
+        assert remote.fault.startswith("an object cannot be sent to the program. Send plain values")

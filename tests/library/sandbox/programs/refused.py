@@ -17,7 +17,7 @@ CANNOT = (
             def __mul__(self, n): return Vector(self.x * n)
         """,
         ("self.x * n", "self.x + n"),
-        error="line 2 of the tests: '__mul__' between an object of the program (Vector) and a plain value (int)",
+        error="line 2 of the tests: the program is not asked for '__mul__' between its Vector and a plain value (int)",
     ),
     Case(
         "in",
@@ -33,7 +33,7 @@ CANNOT = (
             def __contains__(self, x): return x in self.x
         """,
         ("x in self.x", "x not in self.x"),
-        error="line 3 of the tests: 'in' between an object of the program (Bag)",
+        error="line 3 of the tests: the program is not asked for 'in' between its Bag",
     ),
     Case(
         "an object that is equal to a plain value",
@@ -44,7 +44,7 @@ CANNOT = (
             def __eq__(self, o): return self.n == o
         """,
         ("self.n == o", "self.n != o"),
-        error="line 1 of the tests: '==' between an object of the program (Money)",
+        error="line 1 of the tests: the program is not asked for '==' between its Money",
     ),
     Case(
         "an object of the tests",
@@ -56,7 +56,7 @@ CANNOT = (
         "def f(d): return d.sound()",
         ("d.sound()", "None"),
         entry="f",
-        error="line 3 of the tests: a Duck is not plain data",
+        error="line 3 of the tests: a Duck cannot be sent to the program",
     ),
     Case(
         "a class of the tests that extends one of the program",
@@ -138,7 +138,7 @@ CANNOT = (
         "def f(): return int(input())",
         ("int(input())", "input()"),
         entry="f",
-        error=": what the tests do with .stdin does not reach the program",
+        error=": what the tests do with stdin does not reach the program",
     ),
     Case(
         "random numbers",
@@ -211,7 +211,7 @@ CANNOT = (
             def startswith(self, x): return self.s.startswith(x)
         """,
         ("return self", "return not self"),
-        error="line 1 of the tests: startswith of an object of the program (Word) cannot be asked",
+        error="line 1 of the tests: the program is not asked for startswith of its Word",
     ),
     Case(
         "a name of a module that only an object of the program has",
@@ -222,7 +222,7 @@ CANNOT = (
         def f(x): return x ** .5
         """,
         ("x ** .5", "x"),
-        error="line 1 of the tests: they use `math` of Python's library without importing it",
+        error="line 1 of the tests: the tests use `math` without importing it",
     ),
     Case(
         "a method of an exception",
@@ -238,7 +238,7 @@ CANNOT = (
         def f(): raise Low
         """,
         ('"low"', '"high"'),
-        error="line 4 of the tests: shown of an exception of the program cannot be asked",
+        error="line 4 of the tests: the program is not asked for shown of its exception",
     ),
     Case(
         "a file in memory as an argument",
@@ -252,7 +252,7 @@ CANNOT = (
         def write(out): out.write("hi")
         """,
         ('"hi"', '""'),
-        error="line 3 of the tests: a StringIO is not plain data",
+        error="line 3 of the tests: a StringIO cannot be sent to the program",
     ),
     Case(
         "an object of the setup that has its own __eq__",
@@ -270,7 +270,7 @@ CANNOT = (
             def __init__(self, v): self.v = v
             def __eq__(self, o): return isinstance(o, N) and self.v == o.v
         """,
-        error="line 2 of the tests: '==' between an object of the program (N) and a plain value (N)",
+        error="line 2 of the tests: the program is not asked for '==' between its N and a plain value (N)",
     ),
     Case(
         "a list of the tests with a method",
@@ -284,6 +284,6 @@ CANNOT = (
         """,
         ("rows.first()", "None"),
         entry="f",
-        error="line 3 of the tests: a Rows is not plain data",
+        error="line 3 of the tests: a Rows cannot be sent to the program",
     ),
 )
