@@ -41,7 +41,7 @@ BASES: Final[dict[type, Callable[[Any], Any]]] = {
 """How the plain value is made of an object that extends one of these."""
 OPERATORS: Final = (
     "eq ne lt le gt ge add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos invert abs index "
-    "contains getitem setitem delitem"
+    "contains getitem setitem delitem iadd imul ior iand isub ixor"
 )
 FUNCTIONS: Final = (
     "len iter reversed str repr bool hash format int float complex bytes round dir getattr setattr delattr type "

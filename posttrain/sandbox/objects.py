@@ -176,6 +176,20 @@ def _binary(name: str, reflected: bool) -> Callable[..., Any]:  # noqa: FBT001
     return method
 
 
+def _in_place(name: str) -> Callable[..., Any]:
+    """Return `+=` etc.: the program changes a container; any other object is left to `+`."""
+
+    def method(self: ProgramObject, other: Any) -> Any:
+        if self._posttrain_base not in ("list", "dict", "set", "bytearray"):
+            return NotImplemented
+        found = self._posttrain_remote.ask(f"i{name}", self, other)
+        if found is not self:
+            raise _between(self, f"__i{name}__", other)
+        return self
+
+    return method
+
+
 def _between(value: ProgramObject, what: str, other: Any) -> NotPlainError:
     why = f"the program is not asked for '{what}' between its {value._posttrain_kind} and a plain value"
     fix = "since it could answer yes to any value. Compare an attribute, str() or list()"
@@ -189,6 +203,8 @@ for _name in BINARY.split():
     setattr(ProgramObject, f"__{_name}__", _binary(_name, reflected=False))
     if _name not in ("lt", "le", "gt", "ge"):
         setattr(ProgramObject, f"__r{_name}__", _binary(_name, reflected=True))
+for _name in ("add", "mul", "or", "and", "sub", "xor"):
+    setattr(ProgramObject, f"__i{_name}__", _in_place(_name))
 _OWN: Final = frozenset(
     name
     for kind in (ProgramObject, ProgramFunction)

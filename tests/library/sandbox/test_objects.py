@@ -44,7 +44,7 @@ class Yes(BASE):
     def __ne__(self, other): return False
     __lt__ = __le__ = __gt__ = __ge__ = __contains__ = startswith = endswith = issubset = isdisjoint = __eq__
     def __sub__(self, other): return 0
-    __rsub__ = __mod__ = __xor__ = __rxor__ = __sub__
+    __isub__ = __iadd__ = __rsub__ = __mod__ = __xor__ = __rxor__ = __sub__
     def __mul__(self, *given): return self
     __rmul__ = __add__ = __radd__ = __getitem__ = __call__ = __enter__ = __truediv__ = __and__ = __rand__ = __mul__
     def __hash__(self): return hash(3)
@@ -99,6 +99,8 @@ EXPECTED = (
     "for x in f(1):\n    assert x == 3",
     "xs = [3]\nassert [f(x) for x in xs] == xs",
     "assert max(f(1), 2) == 3",
+    "x = f(1)\nx -= 3\nassert x == 0 or abs(x) < 0.01",
+    "x = f(1)\nx += 3\nassert x == 6",
     "def check(x):\n    assert x - 3 == 0\ncheck(f(1))",
 )
 

@@ -216,6 +216,27 @@ CLASSES = (
         """,
         ("self.xs = xs", "self.xs = xs\n    def __deepcopy__(self, memo): return self"),
     ),
+    Case(
+        "operators in place on what an object keeps",
+        """
+        b = Bag()
+        xs, d, s = b.xs, b.d, b.s
+        xs += [1, 2]
+        d |= {"a": 1}
+        s -= {5}
+        xs[0:1] = [7, 8]
+        del xs[2]
+        b.n += 1
+        assert b.shown() == [[7, 8], {"a": 1}, {6}, 1]
+        assert xs == [7, 8] and d == {"a": 1} and s == {6}
+        """,
+        """
+        class Bag:
+            def __init__(self): self.xs, self.d, self.s, self.n = [], {}, {5, 6}, 0
+            def shown(self): return [self.xs, self.d, self.s, self.n]
+        """,
+        ("[self.xs,", "[self.xs[:1],"),
+    ),
 )
 LIST_NODE = """
 from typing import Optional

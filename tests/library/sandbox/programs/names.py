@@ -139,6 +139,28 @@ EXCEPTIONS = (
         ("[action, self", "[self, action"),
         entry="f",
     ),
+    Case(
+        "an exception that the tests make",
+        """
+        e = Low(3)
+        assert e.value == 3 and str(e) == "low 3" and isinstance(e, Low) and type(e) is Low and e.args == ("low 3",)
+        assert repr(e) == "Low('low 3')" and type(e).__name__ == "Low" and Low(value=4).value == 4
+        try:
+            call(e)
+            assert False
+        except Low as error:
+            assert error.value == 3
+        """,
+        """
+        class Low(KeyError, ValueError):
+            def __init__(self, value):
+                super().__init__(f"low {value}")
+                self.value = value
+            def __str__(self): return self.args[0]
+        def call(e): raise e
+        """,
+        ("self.value = value", "self.value = 0"),
+    ),
 )
 MODULES = (
     Case(

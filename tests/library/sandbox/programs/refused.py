@@ -286,4 +286,20 @@ CANNOT = (
         entry="f",
         error="line 3 of the tests: a Rows cannot be sent to the program",
     ),
+    Case(
+        "a class method of an exception",
+        """
+        assert Low.of(3).value == 3
+        """,
+        """
+        class Low(Exception):
+            @classmethod
+            def of(cls, x):
+                e = cls()
+                e.value = x
+                return e
+        """,
+        ("= x", "= 0"),
+        error="line 1 of the tests: the program is not asked for of of its exception",
+    ),
 )
