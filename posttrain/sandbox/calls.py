@@ -61,6 +61,8 @@ class Program(Codec):
         self._places: dict[int, int] = {}
         """The place of each object in `_objects`, by its id."""
         self._functions: dict[int, Callable[..., Any]] = {}
+        self._numbers_of: dict[int, int] = {}
+        """The number of each of these functions, by its id."""
         self._lock = threading.RLock()
         self._output = io.StringIO()
         self._new = 0
@@ -178,6 +180,8 @@ class Program(Codec):
         """Return a reference to an object."""
         if isinstance(value, ModuleType) and value.__name__ in sys.stdlib_module_names:
             return ["module", value.__name__]
+        if id(value) in self._numbers_of:
+            return ["own", self._numbers_of[id(value)]]
         if id(value) not in self._places:
             self._places[id(value)] = len(self._objects)
             self._objects.append(value)
@@ -194,8 +198,12 @@ class Program(Codec):
         match node:
             case ["object", int(place)]:
                 return self._objects[place]
-            case ["function", int(number), str(name)]:
-                return self._functions.setdefault(number, self._function(number, name))
+            case ["function", int(number), name, doc, parameters]:
+                if number not in self._functions:
+                    made = self._functions[number] = self._function(number, parameters)
+                    made.__name__, made.__qualname__, made.__doc__ = name, name, doc
+                    self._numbers_of[id(made)] = number
+                return self._functions[number]
             case ["iterator", step]:
                 return _stepped(self._decode(step, found))
             case ["error", kind, args, thrown]:
@@ -205,7 +213,9 @@ class Program(Codec):
                 return error
         raise ValueError(f"{node!r:.100}")
 
-    def _function(self, number: int, name: str) -> Callable[..., Any]:
+    def _function(self, number: int, parameters: list[str] | None) -> Any:
+        """Return a function that calls one of the tests, with the same number of parameters if that is fixed."""
+
         def function(*args: Any, **kwargs: Any) -> Any:
             with self._lock:  # the program may call from several threads
                 send(self._connection, self.write(("callback", number, args, tuple(kwargs.items()))))
@@ -218,8 +228,10 @@ class Program(Codec):
                     self._answer(text)
             raise SystemExit("the tests have ended")
 
-        function.__name__ = function.__qualname__ = name
-        return function
+        if parameters is None:
+            return function
+        names = ", ".join(parameters)
+        return self._does["name"](f"lambda _posttrain: lambda {names}: _posttrain({names})")(function)
 
 
 def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

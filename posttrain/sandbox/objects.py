@@ -210,4 +210,4 @@ _OWN: Final = frozenset(
     for kind in (ProgramObject, ProgramFunction)
     for name in vars(kind)
     if name not in ("__doc__", "__module__", "__init__", "__slots__")
-) - {"__str__", "__repr__", "__hash__", "__format__", "__dir__", "__len__", "__bool__"}
+) - {"__str__", "__repr__", "__hash__", "__format__", "__dir__", "__len__", "__bool__", "__copy__"}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import UnionType
+from types import FunctionType, UnionType
 from typing import Any, Final
 
 from posttrain.sandbox.messages import receive, send
@@ -17,6 +18,7 @@ from posttrain.sandbox.values import TYPES, Codec, NotPlainError, check_attribut
 BASES: Final[tuple[Any, ...]] = (int, float, complex, str, bytes, bytearray, tuple, list, frozenset, set, dict)
 EMPTY: Final = {"__module__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__"}
 """What a class has whose body is empty."""
+STARS: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 NEVER_CAUGHT: Final = (StopIteration, StopAsyncIteration)
 """They would silently end a loop in the tests."""
 
@@ -40,7 +42,7 @@ class Remote(Codec):
         """How many exceptions the program has raised."""
         self.objects: dict[int, Any] = {}
         self._blamed: list[BaseException] = []
-        self._functions: dict[int, tuple[int, Any]] = {}
+        self._functions: dict[int, Any] = {}
         self._errors: list[BaseException] = []
         self._next = 0
 
@@ -105,7 +107,7 @@ class Remote(Codec):
                     sys.stdout.write(str(text))
                 if type(kind) is str and kind == "callback":
                     number, args, pairs = found
-                    function, kwargs = self._functions[number][1], dict(pairs)
+                    function, kwargs = self._functions[number], dict(pairs)
                 elif type(kind) is not str or kind not in ("returned", "raised"):
                     self.ended = "the program sent no reply to a call" if message else "the program ended"
             except (ValueError, OSError, TypeError, LookupError) as error:
@@ -168,8 +170,9 @@ class Remote(Codec):
             if library_class(value.__module__, value.__qualname__) is value:
                 return None
         elif callable(value) and type(value).__module__ in ("builtins", "functools", "operator"):
-            self._functions[id(value)] = (id(value), value)
-            return ["function", id(value), getattr(value, "__name__", "function")]
+            self._functions[id(value)] = value
+            told = [getattr(value, name, None) for name in ("__name__", "__doc__")]
+            return ["function", id(value), str(told[0] or "function"), told[1], _parameters(value)]
         elif isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
             return ["iterator", self.other(value.__next__)]
         elif not vars(type(value)).keys() - EMPTY:
@@ -196,6 +199,8 @@ class Remote(Codec):
                 error = _error(self._decode(kind, found), self._decode(args, found), text, self._decode(own, found))
                 error.__cause__ = self._decode(cause, found)
                 return error
+            case ["own", int(number)]:
+                return self._functions[number]
             case ["thrown", int(number)]:
                 return self._errors[number]
             case ["module", str(name)] if name in sys.stdlib_module_names:
@@ -208,7 +213,9 @@ class Remote(Codec):
         if not any(issubclass(base, _Mirror) for base in bases):
             bases = [_Mirror, *(base for base in bases if base is not Exception)]
         check_attributes(name for name, value in own if value is not NotImplemented)
-        names = {name: _Unasked(self, name) if value is NotImplemented else value for name, value in own}
+        names: dict[str, Any] = {
+            name: _Unasked(self, name) if value is NotImplemented else value for name, value in own
+        }
         return type(
             name,
             tuple(bases),
@@ -245,6 +252,14 @@ class Remote(Codec):
             return is_object(kind)
         known = library_class(kind.__module__, kind.__qualname__) is kind
         return known or kind in TYPES.values() or kind in self.classes.values()
+
+
+def _parameters(value: Any) -> list[str] | None:
+    """Return the parameters of a function of the tests, if each is required and has no star."""
+    code = value.__code__ if type(value) is FunctionType else None
+    if code is None or value.__defaults__ or code.co_kwonlyargcount or code.co_flags & STARS:
+        return None
+    return list(code.co_varnames[: code.co_argcount])
 
 
 class _Mirror(Exception):  # noqa: N818  its name is never seen

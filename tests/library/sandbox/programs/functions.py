@@ -260,4 +260,43 @@ FUNCTIONS = (
         ("key=key", "reverse=True"),
         entry="by",
     ),
+    Case(
+        "what a program finds out about a function",
+        """
+        def add(a, b, c):
+            "three numbers"
+            return a + b + c
+        assert curry(add)(1)(2)(3) == 6 and curry(lambda function: function)(5) == 5
+        assert same(add) is add and same(add).__doc__ == "three numbers" and logged(add).__doc__ == "three numbers"
+        assert logged(add).__wrapped__ is add and logged(add)(1, b=2, c=3) == 6
+        assert logged(lambda x, y=2, *z: (x, y, z))(1) == (1, 2, ())
+        """,
+        """
+        import functools
+        def curry(f):
+            def step(*given):
+                return f(*given) if len(given) == f.__code__.co_argcount else lambda x: step(*given, x)
+            return step
+        def same(f): return f
+        def logged(f):
+            @functools.wraps(f)
+            def call(*args, **kwargs): return f(*args, **kwargs)
+            return call
+        """,
+        ("@functools.wraps(f)", "pass"),
+    ),
+    Case(
+        "itertools on a generator",
+        """
+        import itertools
+        a, b = itertools.tee(f(2))
+        assert list(a) == list(b) == [0, 1] and list(itertools.chain(f(1), f(2))) == [0, 0, 1]
+        assert sorted(f(3), reverse=True) == [2, 1, 0] and dict(zip(f(2), "ab")) == {0: "a", 1: "b"}
+        """,
+        """
+        def f(n): yield from range(n)
+        """,
+        ("range(n)", "range(n + 1)"),
+        entry="f",
+    ),
 )
