@@ -1,30 +1,36 @@
 """The code that runs inside the sandbox: a program with input, a program that answers calls, and tests that call it.
 
-A program and its tests run in separate processes. The tests call over a socket and get plain values back (`values`).
+A program and its tests run in separate processes. The tests ask over a socket, and get plain values (`values`) and
+references to objects (`objects`) back.
 """
 
 from __future__ import annotations
 
 import ast
 import atexit
-import builtins
 import gc
 import json
+import re
 import socket
-import struct
-import symtable
 import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable
 from typing import Any, Final
 
-from posttrain.sandbox.values import NotPlainError, dumps, loads
+from posttrain.sandbox.calls import Program
+from posttrain.sandbox.names import ASKED, Asking, Names, Solution, free_names, words
+from posttrain.sandbox.objects import is_object
+from posttrain.sandbox.remote import Remote
 
-LARGEST_MESSAGE: Final = 4 * 2**20
 SHOWN: Final = 300
 """The most characters of an error in a reason."""
+HERE: Final = __file__.rpartition("/")[0]
+UNSEEN: Final = {"is_dataclass", "signature", "getsource", "get_type_hints", "gc", "match statement"}
+"""What looks at an object without asking it."""
+UNREACHED: Final = {".stdin", "mock", "unittest.mock", "builtins", ".seed", ".environ", "open", "tempfile", ".chdir"}
+"""What changes the process of the tests, or their files, and not the program's."""
+PRINTED: Final = {"redirect_stdout", ".redirect_stdout", ".stdout", "stdout"}
 
 
 def run_program(source: str) -> int:
@@ -49,100 +55,53 @@ def run_program(source: str) -> int:
 
 
 def answer_calls(given: dict[str, Any], connection: socket.socket) -> None:
-    """Run a program's definitions, then the calls that its tests request, until they hang up."""
+    """Run a program's definitions, then what its tests request, until they hang up."""
     names = _namespace("solution")
+    program = Program(connection, lambda name: eval(name, names))  # noqa: S307  isolated by now
     try:
         exec(_compiled(given["setup"], "<setup>"), names)
         names.pop(given["entry_point"], None)  # a setup may hold the head of the function that is asked for
+        program.learn(names, "solution")
         exec(_compiled(given["code"], "<program>"), names)
-        reply: Any = ["returned", None]
+        again = {name: names[name] for name in program.classes if isinstance(names.get(name), type)}
+        program.classes |= again  # a program may define a class of the setup once more
     except BaseException as error:  # noqa: BLE001
-        reply = ["raised", type(error).__name__, str(error)[:SHOWN]]
-    _send(connection, dumps(reply))
-    while (request := _receive(connection)) is not None:
-        name, args, kwargs = loads(request)
-        try:
-            sent = dumps(["returned", eval(name, names)(*args, **kwargs)])  # noqa: S307  isolated by now
-        except BaseException as error:  # noqa: BLE001
-            sent = dumps(["raised", type(error).__name__, str(error)[:SHOWN]])
-        _send(connection, sent)
+        program.raised(error)
+    else:
+        program.loaded()
+    program.answer()
 
 
-class Remote:
-    """The functions of a program in another process."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self.ended = ""
-        """Why it answers no more."""
-        self.fault = ""
-        """What the tests asked for that cannot be sent."""
-        self.raised: BaseException | None = None
-        """The last exception that came from the program."""
-
-    def loaded(self) -> str:
-        """Return why the program's definitions failed; empty if they did not."""
-        try:
-            self._answer()
-        except Exception as error:  # noqa: BLE001  of any type, by its name
-            return _shown(error)
-        return ""
-
-    def function(self, name: str) -> Callable[..., Any]:
-        """Return a function that calls the program's function."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if self.ended:
-                raise RuntimeError(self.ended)
-            try:
-                request = dumps([name, list(args), kwargs])
-            except NotPlainError as error:
-                self.fault = f"the tests call {name} with what cannot be sent: {error}"
-                raise
-            _send(self._connection, request)
-            return self._answer()
-
-        call.__name__ = name
-        return call
-
-    def _answer(self) -> Any:
-        try:
-            reply = _receive(self._connection)
-            match loads(reply) if reply is not None else None:
-                case ["returned", value]:
-                    return value
-                case ["raised", str(kind), str(message)]:
-                    self.raised = _exception(kind, message)
-                case None:
-                    self.ended = "the program ended"
-                case _:
-                    self.ended = "the program sent no reply to a call"
-        except (ValueError, OSError) as error:
-            self.ended = f"the program's reply cannot be read: {error}"
-        raise RuntimeError(self.ended) if self.ended else self.raised or RuntimeError("the program raised nothing")
-
-
-class Tests(ast.NodeTransformer):
+class Tests(Asking):
     """Tests as code that counts its assertions: `assert f(1) == 2` etc., `check(candidate)`, or `test_*`."""
 
-    def __init__(self, remote: Remote, share: bool) -> None:  # noqa: FBT001
-        self.remote, self.share = remote, share
+    def __init__(self, tree: ast.Module, remote: Remote, share: bool) -> None:  # noqa: FBT001
+        super().__init__(tree)
+        self.tree, self.remote, self.share = tree, remote, share
         self.passed = self.failed = self.asserts = 0
         self.cut, self.reason = False, ""
+        self._called: set[int] = set()
+        """Lines of assertions that passed in functions which the program has called."""
 
     def run(self, given: dict[str, Any]) -> None:
         """Run the tests of a program. The counts are the result."""
-        tree = ast.parse(given["tests"])
+        tree = self.tree
         self._lines = given["tests"].splitlines()
+        self._catches = any(isinstance(node, ast.Try | ast.With) for node in ast.walk(tree))
+        self.remote.words = words(tree)
         names = _namespace("tests")
         entry = given["entry_point"]
         try:
-            exec(_compiled(given["setup"], "<setup>"), names)
-            wanted = [entry] if entry else [name for name in free_names(given["tests"]) if name not in names]
-            names |= {name: self.remote.function(name) for name in wanted}
-            names |= {"candidate": self.remote.function(entry)} if entry else {}
-            sys.modules["solution"] = _Solution("solution", self.remote)
             names |= {"__passed__": self._pass, "__failed__": self._fail, "__raised__": self._raised}
+            names |= {f"__{name}__": getattr(self.remote, method) for name, method in ASKED.items()}
+            names = Names(names, self.remote, entry, free_names(given["tests"]))
+            setup = ast.parse(given["setup"])
+            exec(_compiled(ast.fix_missing_locations(Asking(setup).visit(setup)), "<setup>"), names)
+            self.remote.learn(names, "tests")
+            names.pop(entry, None)
+            if self.remote.words & PRINTED:
+                self.remote.ask("capture")
+            sys.modules["solution"] = Solution("solution", self.remote)
             exec(_compiled(ast.fix_missing_locations(self.visit(tree)), "<tests>"), names)
             for function in _functions(tree):
                 names[function](*([names["candidate"]] if function == "check" else []))
@@ -157,7 +116,7 @@ class Tests(ast.NodeTransformer):
         if not fault and not self.passed + self.failed and not self.remote.ended:
             if not self.asserts:
                 fault = "the tests assert nothing"
-            elif self.remote.raised is not None:  # as they expected: they have caught it
+            elif self.remote.raised and self._catches:  # as they expected: they have caught it
                 self.passed = 1
             else:
                 self.failed, self.reason = 1, "no assertion of the tests ran"
@@ -166,21 +125,26 @@ class Tests(ast.NodeTransformer):
         count = max(self.passed + self.failed, self.asserts if self.cut else 0)
         return {"passed": self.passed, "failed": self.failed, "count": count, "reason": self.reason, "fault": fault}
 
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:  # noqa: N802
         """Rewrite `assert x`: if x is true, count it; otherwise, or if x raises, count it as failed."""
         self.asserts += 1
         template = (
-            "try:\n if 0: __passed__()\n else: __failed__(0)\nexcept Exception as __error__: __raised__(__error__, 0)"
+            "try:\n if 0: __passed__(0)\n else: __failed__(0)\nexcept Exception as __error__: __raised__(__error__, 0)"
         )
         found = ast.parse(template).body[0]
         assert isinstance(found, ast.Try) and isinstance(found.body[0], ast.If)
-        found.body[0].test = node.test
-        for part in ast.walk(ast.Module([*found.body[0].orelse, *found.handlers[0].body], [])):
+        for part in ast.walk(ast.Module([*found.body[0].body, *found.body[0].orelse, *found.handlers[0].body], [])):
             if isinstance(part, ast.Constant):
                 part.value = node.lineno
+            ast.copy_location(part, node)
+        self.generic_visit(node)
+        found.body[0].test = node.test
         return ast.copy_location(found, node)
 
-    def _pass(self) -> None:
+    def _pass(self, line: int) -> None:
+        if self.remote.depth and line in self._called:  # the program decides how often
+            return
+        self._called |= {line} if self.remote.depth else set()
         self.passed += 1
 
     def _fail(self, line: int) -> None:
@@ -196,11 +160,36 @@ class Tests(ast.NodeTransformer):
         self.failed += 1
         failed = isinstance(error, AssertionError) and str(error) == self._line(line)
         self.reason = self.reason or (self._line(line) if failed else f"{self._line(line)} {_shown(error)}".strip())
-        if isinstance(error, NameError | ImportError) and error is not self.remote.raised and _is_of_tests(error):
-            self.remote.fault = f"the tests fail by themselves: {_shown(error)}"
+        if not self.remote.fault and (why := self._fault(error)):
+            at = self.remote.line() or max((line for name, line in _places(error) if name == "<tests>"), default=0)
+            self.remote.fault = f"{self._line(line or at)}: {why}" if line or at else why
+
+    def _fault(self, error: Exception) -> str:
+        """Return why the tests fail by themselves, or because the program's objects are not in this process."""
+        theirs = self.remote.blames(error)
+        if not theirs and isinstance(error, NameError | ImportError) and _is_of_tests(error):
+            return f"the tests fail by themselves: {_shown(error)}"
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_locals is not frame.f_globals]
+        frames = [frame for frame in frames if not frame.f_code.co_filename.startswith((HERE, "<"))]
+        used = any(is_object(one) for frame in frames for one in frame.f_locals.values())
+        by_name = isinstance(error, TypeError | AttributeError) and re.search(
+            r"\bProgram(Object|Function)\b", str(error)
+        )
+        if not theirs and (by_name or used):
+            return f"an object of the program cannot be used like this: {_shown(error)}"
+        if self.remote.objects and (unseen := self.remote.words & UNSEEN):
+            return f"{', '.join(sorted(unseen))} cannot see objects of the program"
+        if unreached := self.remote.words & UNREACHED:
+            names = ", ".join(sorted(name.lstrip(".") for name in unreached))
+            return f"what the tests do with {names} does not reach the program, which runs in another process"
+        return ""
 
     def _line(self, line: int) -> str:
         return f"line {line} of the tests: {self._lines[line - 1].strip()[:SHOWN]}" if line else ""
+
+
+def _places(error: BaseException) -> list[tuple[str, int]]:
+    return [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
 
 
 def _is_of_tests(error: BaseException) -> bool:
@@ -209,41 +198,15 @@ def _is_of_tests(error: BaseException) -> bool:
     return not frames or frames[-1].filename in ("<tests>", "<setup>") or frames[-1].filename.startswith("<frozen")
 
 
-class _Solution(types.ModuleType):
-    """The program as a module, for tests with `from solution import f`."""
-
-    def __init__(self, name: str, remote: Remote) -> None:
-        super().__init__(name)
-        self._remote = remote
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._remote.function(name)
-
-
 def run_tests(given: dict[str, Any], connection: socket.socket) -> dict[str, Any]:
     """Return the tests' verdict on the program at the other end of the connection."""
     remote = Remote(connection)
-    tests = Tests(remote, given["share"])
+    tests = Tests(ast.parse(given["tests"]), remote, given["share"])
     if why := remote.loaded():
         count = sum(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(given["tests"])))
         return {"passed": 0, "failed": 1, "count": max(count, 1), "reason": why, "fault": ""}
     tests.run(given)
     return tests.verdict()
-
-
-def free_names(tests: str) -> list[str]:
-    """Return the names that tests use and neither define nor import, which the program must define."""
-    tables, used, defined = [symtable.symtable(tests, "<tests>", "exec")], set(), set(dir(builtins))
-    defined |= {symbol.get_name() for symbol in tables[0].get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    while tables:
-        table = tables.pop()
-        tables += table.get_children()
-        used |= {
-            symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() or table.get_type() == "module"
-        }
-    return sorted(used - defined)
 
 
 def _functions(tree: ast.Module) -> list[str]:
@@ -271,48 +234,8 @@ def _namespace(name: str) -> dict[str, Any]:
     return module.__dict__
 
 
-def _exception(kind: str, message: str) -> Exception:
-    """Return the built-in exception with this name. StopIteration would silently end a loop in the tests."""
-    found = getattr(builtins, kind, None)
-    if (
-        isinstance(found, type)
-        and issubclass(found, Exception)
-        and not issubclass(found, (StopIteration, StopAsyncIteration))
-    ):
-        try:
-            return found(message)
-        except TypeError:  # it wants other arguments
-            pass
-    return RuntimeError(f"{kind}: {message}")
-
-
 def _shown(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:SHOWN]
-
-
-def _send(connection: socket.socket, message: bytes) -> None:
-    connection.sendall(struct.pack("<I", len(message)) + message)
-
-
-def _receive(connection: socket.socket) -> bytes | None:
-    """Return the next message; None if the other end hung up."""
-    head = _read(connection, 4)
-    if head is None:
-        return None
-    size = struct.unpack("<I", head)[0]
-    if size > LARGEST_MESSAGE:
-        raise ValueError(f"it has {size:,} bytes, more than {LARGEST_MESSAGE:,}")
-    return _read(connection, size)
-
-
-def _read(connection: socket.socket, size: int) -> bytes | None:
-    found = bytearray()
-    while len(found) < size:
-        part = connection.recv(min(size - len(found), 2**20))
-        if not part:
-            return None
-        found += part
-    return bytes(found)
 
 
 def run(kind: str, source: str, connection: socket.socket | None) -> tuple[int, str]:

@@ -6,9 +6,7 @@ import socket
 import threading
 from typing import Any
 
-import pytest
-
-from posttrain.sandbox.child import Remote, answer_calls, free_names, run_tests
+from posttrain.sandbox.child import answer_calls, run_tests
 
 
 def judged(code: str, tests: str, entry: str | None = "f", *, share: bool = False) -> dict[str, Any]:
@@ -35,21 +33,3 @@ def test_verdicts() -> None:
     assert (broken["passed"], broken["failed"], broken["count"]) == (0, 1, 2) and "SyntaxError" in broken["reason"]
     raised = judged("def f(x): raise KeyError('a')", tests)
     assert raised["passed"] == 0 and "KeyError" in raised["reason"]
-
-
-def test_functions_of_a_program() -> None:
-    ours, theirs = socket.socketpair()
-    given = {"code": "def f(x, y=1): return [x, y]\ndef g(): raise ValueError('no')", "setup": "", "entry_point": "f"}
-    program = threading.Thread(target=answer_calls, args=(given, theirs))
-    program.start()
-    remote = Remote(ours)
-    assert remote.loaded() == "" and remote.function("f")(1, y=(2,)) == [1, (2,)]
-    with pytest.raises(ValueError, match="no"):
-        remote.function("g")()
-    ours.close()
-    program.join()
-    theirs.close()
-
-
-def test_free_names() -> None:
-    assert free_names("import math\ndef g(x): return h(x)\nassert f(g(1)) == math.pi and len([]) == 0") == ["f", "h"]

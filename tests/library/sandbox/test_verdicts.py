@@ -255,7 +255,7 @@ def test_an_entry_point_may_be_an_expression(box: Sandbox) -> None:
 
 FAULTS = {
     "x = f(1)": "the tests assert nothing",
-    "assert f(lambda: 1) == 2": "the tests call f with what cannot be sent: a function is not plain data",
+    "assert f(object()) == 2": "line 1 of the tests: an object cannot be sent to the program",
     "assert other(1) == 2": "the tests fail by themselves: NameError: name 'other' is not defined",
     "import numpy\nassert f(1) == 2": "the tests fail by themselves: ModuleNotFoundError: No module named 'numpy'",
 }
