@@ -29,22 +29,11 @@ _IS = r"[*_\"]{0,3}(?:\s?[:：=＝]|\s(?:is|are|was|be|equals|[—–-])(?!\w)|\
 _SAID = re.compile(
     r"\b(?:answers?|ans|(?:correct|right|best|final|my)\s(?:option|choice))\b"
     rf"(?:[ ,][a-z'’, ]{{0,50}}?(?:\([a-z ]{{1,30}}\))?)??{_IS}"
-    r"|^\W{0,8}(?:the\s)?(?:final\s|correct\s)?answer\W{0,6}\n"
-    r"|(?:答案|答)\*{0,2}\s?(?:应该|应当|应|就|便)?(?:是|为|為|[:：=＝])"
-    r"|(?:答え|解答|正解|答)\*{0,2}\s?(?:は|[:：=＝])"
-    r"|\b(?:antwort|lösung|ergebnis)(?:\s(?:lautet|ist|beträgt)|\*{0,2}\s?:)"
-    r"|\br[ée]ponse(?:\s\w{2,8})?(?:\s(?:est|vaut)|\*{0,2}\s?:)"
-    r"|\brespuesta(?:\s(?!no\b)\w{2,9})?(?:\s(?:es|sería)|\*{0,2}\s?:)"
-    r"|\brisposta(?:\s(?!non\b)\w{2,9})?(?:\sè|\*{0,2}\s?:)|\bresposta(?:\s(?!não\b)\w{2,9})?(?:\sé|\*{0,2}\s?:)"
-    r"|정?답\*{0,2}(?:은|\s?[:：])"
-    r"|\bответ(?:ом)?(?:\s(?:равен|является|—|–|-|это)|\*{0,2}\s?[:=])",
+    r"|^\W{0,8}(?:the\s)?(?:final\s|correct\s)?answer\W{0,6}\n",
     re.IGNORECASE | re.MULTILINE,
 )
-"""Phrases before an answer, in the languages of docs/rewards.md."""
-_SAID_WITH = (
-    *("ans", "option", "choice", "答", "正解", "답", "antwort", "lösung", "ergebnis"),
-    *("réponse", "reponse", "respuesta", "risposta", "resposta", "ответ"),
-)
+"""Phrases before an answer, in English. In other languages a verb at the end may deny what stands before it."""
+_SAID_WITH = ("ans", "option", "choice")
 """Each phrase contains one of these. A text without them is not searched, which takes most of the time."""
 _LINES: dict[Literal["hashes", "answer_is"], re.Pattern[str]] = {"hashes": re.compile(r"#{4,}"), "answer_is": _SAID}
 _TAG = re.compile(r"<answer>(?P<text>[^<]{0,2000}(?:<(?!/?answer>)[^<]{0,2000}){0,20})</answer>", re.IGNORECASE)

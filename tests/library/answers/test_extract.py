@@ -32,15 +32,6 @@ from posttrain.answers.nodes import Unreadable
         ("First \\boxed{3}.\n\nNo, it is \\boxed{4}", "auto", "4"),
         ("#### 18\n#### Explanation\nI add.", "auto", "18"),
         ("18", "auto", "18"),
-        ("因此，答案是：18。", "auto", "18"),
-        ("よって、答えは 18 です。", "auto", "18"),
-        ("따라서 답은 18입니다.", "auto", "18"),
-        ("Also ist die **Antwort: 18**", "auto", "18"),
-        ("La bonne réponse est 18.", "auto", "18"),
-        ("La respuesta final es 18.", "auto", "18"),
-        ("La risposta è 18.", "auto", "18"),
-        ("A resposta é 18.", "auto", "18"),
-        ("Ответ: 18", "auto", "18"),
     ],
 )
 def test_the_final_answer_is_found(text: str, form: Form, answer: str) -> None:
@@ -126,3 +117,24 @@ def test_texts_that_are_not_searched_for_a_phrase_have_none() -> None:
                     found += 1
                     assert any(part in case.casefold() for part in extract._SAID_WITH), case
     assert found > 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "因此，答案是：18。",
+        "よって、答えは 18 です。",
+        "따라서 답은 18입니다.",
+        "Also ist die **Antwort: 18**",
+        "La bonne réponse est 18.",
+        "La respuesta final es 18.",
+        "La risposta è 18.",
+        "A resposta é 18.",
+        "9 + 9.\nОтвет: 18",
+    ],
+)
+def test_phrases_of_other_languages_mark_no_answer_and_boxes_do(text: str) -> None:
+    with pytest.raises(Unreadable, match="it has no marked answer"):
+        final_answer(text)
+    assert final_answer(text.replace("18", r"$\boxed{18}$")) == "18"
+    assert final_answer(f"{text}\n#### 18") == "18"
