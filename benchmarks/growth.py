@@ -25,6 +25,7 @@ from benchmarks.data.__main__ import PARAMS, STEPS
 from benchmarks.data.sides import write_inputs
 from benchmarks.machine import machine, versions
 from benchmarks.overhead.pipelines import finished, locked
+from posttrain.files import file_digest
 from posttrain.pipeline.params.yaml_files import read_yaml
 from tests.workspace import environment
 
@@ -39,12 +40,13 @@ COMMANDS: Final = {
 }
 TABLES: Final = {"`data_files`": STEPS["tables"], "the first start of SFT: tokens": STEPS["tokens"]}
 COPIED: Final = ("models/sft/{}", "metrics/sft/{}.json", "plots/sft/{}.csv", "records/sft/{}.json", "code/sft/{}.json")
+SAMPLED: Final = ("completions/{}", "records/completions/{}.json", "code/completions/{}.json")
 EVALUATED: Final = ("results/{}", "records/evaluate/{}.json", "code/evaluate/{}.json")
 HEAD: Final = """# Growth
 
 CPU seconds of commands with nothing to do, by the number of runs, and of reading tables, by rows (`make
-bench-growth`). A project of N runs has N models and their N evaluations: 2N + 6 stages. The exponent is the slope from
-the last two sizes: 1 is in proportion, 2 is quadratic.
+bench-growth`). A project of N runs has N models, their completions and scores: 3N + 6 stages. The exponent is the slope
+from the last two sizes: 1 is in proportion, 2 is quadratic.
 """
 TAIL: Final = """
 ## What to do
@@ -101,18 +103,18 @@ def project(ours: Path, folder: Path, count: int) -> Path:
     dump_yaml(str(folder / "params.yaml"), kept)
     entries = locked(ours)
     lock = {name: entries[name] for name in ("code", "data_tasks@two_step", "base_scratch@tiny", "sft@main")}
-    lock |= {"evaluate@sft": entries["evaluate@sft"], "report": entries["report"]}
+    lock |= {name: entries[name] for name in ("completions@sft", "evaluate@sft", "report")}
     for name in names:
-        for path, old in [*((one, "main") for one in COPIED), *((one, "sft") for one in EVALUATED)]:
+        for path, old in [*((one, "main") for one in COPIED), *((one, "sft") for one in (*SAMPLED, *EVALUATED))]:
             _copy(folder / path.format(old), folder / path.format(name))
         lock[f"sft@{name}"] = _renamed(entries["sft@main"], (*COPIED, "stages.sft {}", "sft.runs.{}"), "main", name)
-        again = _renamed(
-            entries["evaluate@sft"], (*EVALUATED, "stages.evaluate {}", "evaluate.policies.{}"), "sft", name
-        )
-        lock[f"evaluate@{name}"] = _renamed(again, ("models/sft/{}",), "main", name)
+        for kind, more in (("completions", ()), ("evaluate", (*EVALUATED, "evaluate.policies.{}"))):
+            patterns = (*SAMPLED, *more, f"stages.{kind} {{}}")
+            again = _renamed(entries[f"{kind}@sft"], patterns, "sft", name)
+            again = lock[f"{kind}@{name}"] = _renamed(again, ("models/sft/{}",), "main", name)
+            reference = next(dep for dep in entries[f"{kind}@sft"]["deps"] if dep["path"] == "models/sft/main")
+            again["deps"].append(reference)
         lock[f"evaluate@{name}"]["params"]["params.yaml"][f"evaluate.policies.{name}"] = f"sft/{name}"
-        reference = next(dep for dep in entries["evaluate@sft"]["deps"] if dep["path"] == "models/sft/main")
-        lock[f"evaluate@{name}"]["deps"].append(reference)
     _replace_in_lock(folder, lock)
     return folder
 
@@ -136,15 +138,24 @@ def _copy(old: Path, new: Path) -> None:
 
 def _replace_in_lock(folder: Path, lock: Mapping[str, Any]) -> None:
     """Record the stages, and have DVC take over what depends on the whole: `code` and `report`."""
-    (folder / "dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": lock}), encoding="utf-8")
-    for words in (["stages.code"], ["dvc", "commit", "--force", "code", "report"], ["dvc", "status"]):
-        done = subprocess.run(
-            [sys.executable, "-m", *words], cwd=folder, env=environment(), capture_output=True, text=True, check=False
-        )
+
+    def run(*words: str) -> str:
+        (folder / "dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": lock}), encoding="utf-8")
+        command = [sys.executable, "-m", *words]
+        done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{' '.join(words)} in {folder}: {done.stdout}{done.stderr}")
-    if "up to date" not in done.stdout:
-        raise RuntimeError(f"something is stale in {folder}: {done.stdout[:2000]}")
+        return done.stdout
+
+    run("stages.code")
+    for name, entry in lock.items():  # the code of completions has their settings, among them the policy
+        for dep in entry.get("deps", ()) if name.startswith("completions@") else ():
+            if dep["path"].startswith("code/"):
+                dep.update(md5=file_digest(folder / dep["path"]), size=(folder / dep["path"]).stat().st_size)
+    run("dvc", "commit", "--force", "code", "report")
+    lock = locked(folder)
+    if "up to date" not in (said := run("dvc", "status")):
+        raise RuntimeError(f"something is stale in {folder}: {said[:2000]}")
 
 
 def _commands(folder: Path) -> dict[str, float]:

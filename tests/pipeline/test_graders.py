@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.errors import PipelineError
 from posttrain.pipeline.compare.comparison import compare
 from posttrain.pipeline.compare.selection import select
 from posttrain.pipeline.compare.text import as_text
+from posttrain.pipeline.lock.accept import accept
 from posttrain.pipeline.lock.code_manifest import Library
 from posttrain.pipeline.lock.reasons import Reasons
 from posttrain.pipeline.params.yaml_files import read_yaml
@@ -50,6 +52,14 @@ def test_what_a_change_of_an_evaluation_runs_again(workspace: Path, change: str)
     reasons = Reasons()
     assert {name for name in reasons.pipeline.stages if reasons.changes(name)} - {"report"} == stale
     assert all("evaluate.settings" in " ".join(reasons.of(name)) for name in SCORES)
+
+
+def test_a_change_of_settings_of_completions_is_no_change_of_code_that_could_be_accepted(workspace: Path) -> None:
+    edit("samples: 8", "samples: 4")
+    done = dvc(workspace, "repro", "--quiet", "--single-item", "code")
+    assert done.returncode == 0, done.stdout
+    with pytest.raises(PipelineError, match="more than its code changed: samples 8 -> 4"):
+        accept(["completions@sft"], "the same")
 
 
 def test_another_reward_scores_the_same_completions(workspace: Path) -> None:

@@ -15,6 +15,7 @@ from posttrain.pipeline.lock.lock_check import undo_interrupted_accept
 from posttrain.pipeline.lock.reasons import accepted_code, code_changes
 from posttrain.pipeline.lock.run_records import RunRecords
 from posttrain.pipeline.lock.status import dvc_repo
+from posttrain.pipeline.params.seeds import SEED
 from posttrain.settings.params import did_you_mean
 
 
@@ -71,9 +72,18 @@ def _check(name: str, reasons: Sequence[Any]) -> None:
     if other:
         what = f"more than its code changed: {', '.join(other)}"
         raise PipelineError(what=what, where=name, fix="Run it: `dvc repro`; only a change of code can be accepted")
-    if accepted_code(read_record(record_path(name))) is None or read_code(Path(code)) is None:
+    old, new = accepted_code(read_record(record_path(name))), read_code(Path(code))
+    if old is None or new is None:
         what = "its record does not name the code that made it"
         raise PipelineError(what=what, where=str(record_path(name)), fix="Run it: `dvc repro`")
+    before, after = old.get("settings", {}), new.get("settings", {})
+    if keys := sorted(key for key in before.keys() | after.keys() if key != SEED and before.get(key) != after.get(key)):
+        changed = ", ".join(f"{key} {before.get(key, 'not set')} -> {after.get(key, 'not set')}" for key in keys)
+        what, fix = (
+            f"more than its code changed: {changed}",
+            "Run it: `dvc repro`; only a change of code can be accepted",
+        )
+        raise PipelineError(what=what, where=name, fix=fix)
 
 
 def _accept(repo: Any, name: str, reason: str) -> None:
