@@ -13,6 +13,8 @@ from posttrain.pipeline.compare.selection import select
 from posttrain.pipeline.compare.text import as_text
 from posttrain.pipeline.lock.accept import accept
 from posttrain.pipeline.lock.code_manifest import Library
+from posttrain.pipeline.lock.graph import Pipeline
+from posttrain.pipeline.lock.inputs import _Running
 from posttrain.pipeline.lock.reasons import Reasons
 from posttrain.pipeline.params.yaml_files import read_yaml
 from tests.workspace import ROOT, dvc, git
@@ -60,6 +62,24 @@ def test_a_change_of_settings_of_completions_is_no_change_of_code_that_could_be_
     assert done.returncode == 0, done.stdout
     with pytest.raises(PipelineError, match="more than its code changed: samples 8 -> 4"):
         accept(["completions@sft"], "the same")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [("samples: 8", "samples: 4", "samples 8 -> 4"), ("none, p", "none, reward: {format: 1.0}, p", "")],
+)
+def test_settings_that_change_while_completions_are_sampled(
+    workspace: Path, before: str, after: str, said: str
+) -> None:
+    """They stand in code/, so that DVC itself would not notice."""
+    running = _Running(Pipeline().declared("completions@sft"))
+    running.confirm()
+    edit(before, after)
+    if not said:
+        running.confirm()
+        return
+    with pytest.raises(PipelineError, match=f"{said} while completions@sft was running"):
+        running.confirm()
 
 
 def test_another_reward_scores_the_same_completions(workspace: Path) -> None:

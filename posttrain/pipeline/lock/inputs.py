@@ -23,7 +23,7 @@ from posttrain.pipeline.lock.graph import DVC_YAML, Declared, Pipeline, changed
 from posttrain.pipeline.lock.package_pin import check_installed
 from posttrain.pipeline.lock.plugin_check import check_plugins
 from posttrain.pipeline.lock.run_records import is_record
-from posttrain.pipeline.params.seeds import SEED
+from posttrain.pipeline.lock.run_settings import settings_of
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE, VERIFY
 from posttrain.settings.plain import CUSTOM
@@ -100,11 +100,6 @@ def _plugin_marks(library: Library) -> dict[str, Mark]:
     return {file: mark(Path(file)) for file in library.plugin_files}
 
 
-def _seed() -> dict[str, Any]:
-    """Return the present top-level seed of params.yaml under its name."""
-    return {name: value for name, value in read_yaml(PARAMS_FILE).items() if name == SEED}
-
-
 class _Running:
     """The code of a stage at its start."""
 
@@ -134,7 +129,7 @@ class _Running:
     def confirm(self) -> None:
         """Raise if code that this run can load has changed; comments and layout may change."""
         marks = {file: mark(Path(file)) if Path(file).is_file() else None for file in self._marks}
-        if marks == self._marks and not self._seed_changed():
+        if marks == self._marks and not self._settings_changed():
             return
         try:
             wrong = self._compare()
@@ -148,15 +143,19 @@ class _Running:
                 what=f"{', '.join(wrong[:MOST])} while {self._stage} was running", where="code", fix=RESUME
             )
 
-    def _seed_changed(self) -> bool:
+    def _settings_changed(self) -> bool:
+        """Return whether settings changed that count as code: no key of dvc.yaml has them."""
         try:
-            return _seed() != {name: value for name, value in self._settings.items() if name == SEED}
+            return settings_of(self._stage, read_yaml(PARAMS_FILE)) != self.found.get("settings", {})
         except PosttrainError:  # half saved
             return True
 
     def _compare(self) -> list[str]:
-        library = Library()
-        found = library.code(self._stage, {**self._settings, **_seed()})
+        library, present = Library(), read_yaml(PARAMS_FILE)
+        found = dict(library.code(self._stage, self._settings))
+        found.pop("settings", None)
+        if own := settings_of(self._stage, present):
+            found["settings"] = own
         self._marks = library.outlines.marks | _plugin_marks(library)
         return code_differences(self.found, found)
 
