@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from posttrain.api.completions import sample_completions
 from posttrain.pipeline.processes.stage import run_named_stage
 from posttrain.pipeline.runs.completions_stage import completions_of
 
@@ -10,15 +9,10 @@ from posttrain.pipeline.runs.completions_stage import completions_of
 def main(label: str) -> None:
     """Write completions/NAME/."""
     with completions_of(f"completions@{label}") as stage:
-        if not stage.params.are_stored:
+        if stage.params.are_stored:
+            stage.store(stage.sampled())
+        else:
             stage.store_nothing()
-            return
-        policy = stage.policy()
-        found = sample_completions(
-            policy, None, stage.prompts(policy.text), stage.params, reference=stage.reference, sampler=stage.sampler,
-            name=stage.name, where=stage.section,
-        )  # fmt: skip
-        stage.store(found)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from posttrain.api.completions import sample_completions
 from posttrain.api.evaluate import score_completions
 from posttrain.api.likelihood import evaluate_likelihood
 from posttrain.pipeline.processes.stage import run_named_stage
@@ -19,15 +18,8 @@ def main(run: str) -> None:
             )  # fmt: skip
             stage.save(measured)
             return
-        found = stage.stored()
-        if found is None:  # `completions` in params.yaml: not all are stored
-            policy = stage.policy()
-            found = sample_completions(
-                policy, None, stage.prompts(policy.text), stage.params, reference=stage.reference,
-                sampler=stage.sampler, name=stage.name, where=stage.section,
-            )  # fmt: skip
         measured = score_completions(
-            stage.judged(found), config=stage.params, text=stage.text(), reward_model=stage.reward_model,
+            stage.judged(), config=stage.params, text=stage.text(), reward_model=stage.reward_model,
             name=stage.name, where=stage.section,
         )  # fmt: skip
         stage.save(measured)

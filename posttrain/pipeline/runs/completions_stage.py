@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from posttrain.api.completions import sample_completions
 from posttrain.data.splits import check_enough_prompts
 from posttrain.errors import ParamsError
 from posttrain.evaluate.completions import hide_quotes
@@ -86,6 +87,14 @@ class CompletionsStage(Generic[S]):
     def prompts(self, text: ChatText) -> list[Prompt]:
         """Return the same with their tokens."""
         return encode_prompts(text, self.asked())
+
+    def sampled(self) -> SampledCompletions:
+        """Load the policy and sample it."""
+        policy = self.policy()
+        return sample_completions(
+            policy, None, self.prompts(policy.text), self.params, reference=self.reference, sampler=self.sampler,
+            name=self.name, where=self.section,
+        )  # fmt: skip
 
     def store(self, found: SampledCompletions) -> None:
         """Write the completions into completions/."""

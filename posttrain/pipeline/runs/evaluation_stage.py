@@ -52,8 +52,16 @@ class EvaluationStage(CompletionsStage[E]):
         """Return the policy's tokenizer and template, for rewards that read them."""
         return load_text(self.folder, self.params.date, self.params.template)
 
-    def judged(self, found: SampledCompletions) -> SampledCompletions:
-        """Return the completions of prompts that the rewards can judge; all if only answers are missing."""
+    def judged(self) -> SampledCompletions:
+        """Return the completions of prompts that the rewards can judge; all if only answers are missing.
+
+        If params.yaml stores none, the policy is sampled now.
+        """
+        found = self.stored()
+        return self.judged_of(self.sampled() if found is None else found)
+
+    def judged_of(self, found: SampledCompletions) -> SampledCompletions:
+        """Return the same of these completions."""
         with hide_stderr(self.params.completions):
             prompts = judged_prompts(self.params.reward, found.prompts, str(self.table))
         if self.params.completions == "none" and len(prompts) < len(found.prompts):

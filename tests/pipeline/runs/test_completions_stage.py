@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from posttrain.data.columns import from_rows
 from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.sampled import SampledCompletions
 from posttrain.pipeline.runs.completions_stage import (
@@ -17,27 +16,14 @@ from posttrain.pipeline.runs.completions_stage import (
 )
 from posttrain.pipeline.runs.sampled_evaluation import SampledParams
 from posttrain.pipeline.runs.stored_completions import MEASURED, TABLE
-from posttrain.pipeline.tables.store import write_table
 from posttrain.rollout import Rollout, TokenRow
 from posttrain.settings.params import check
-from tests.library.models.tiny import tiny_folder
+from tests.pipeline.runs.prompted import make
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model, and 30 prompts in the split `test`."""
-    folder = tmp_path_factory.mktemp("completions")
-    (folder / "models/sft").mkdir(parents=True)
-    tiny_folder(folder / "tiny").rename(folder / "models/sft/main")
-    rows = [
-        {
-            "prompt": [{"role": "user", "content": f"{nth}+1="}], "answer": str(nth + 1), "problem": str(nth),
-            "split": "train" if nth < 5 else "test", "task": "", "info": "{}",
-        }
-        for nth in range(35)
-    ]  # fmt: skip
-    write_table(from_rows(rows, "prompts"), folder / "data/mine/prompts.parquet", "prompts")
-    return folder
+    return make(tmp_path_factory.mktemp("evaluation"))
 
 
 @pytest.fixture(autouse=True)

@@ -9,35 +9,21 @@ from typing import Any
 
 import pytest
 
-from posttrain.data.columns import from_rows
 from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.sampled import SampledCompletions
 from posttrain.pipeline.runs.evaluation import EvaluateParams
 from posttrain.pipeline.runs.evaluation_stage import EvaluationStage, policy_evaluation, table_evaluation
 from posttrain.pipeline.runs.stored_completions import write_completions, write_no_completions
-from posttrain.pipeline.tables.store import write_table
 from posttrain.rollout import Rollout, TokenRow
 from posttrain.settings.params import check
-from tests.library.models.tiny import tiny_folder
+from tests.pipeline.runs.prompted import make
 
 NAMES = {"data": "mine/prompts", "reference": "none", "reward_model": "none"}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model, and 30 prompts in the split `test`."""
-    folder = tmp_path_factory.mktemp("evaluation")
-    (folder / "models/sft").mkdir(parents=True)
-    tiny_folder(folder / "tiny").rename(folder / "models/sft/main")
-    rows = [
-        {
-            "prompt": [{"role": "user", "content": f"{nth}+1="}], "answer": str(nth + 1), "problem": str(nth),
-            "split": "train" if nth < 5 else "test", "task": "", "info": "{}",
-        }
-        for nth in range(35)
-    ]  # fmt: skip
-    write_table(from_rows(rows, "prompts"), folder / "data/mine/prompts.parquet", "prompts")
-    return folder
+    return make(tmp_path_factory.mktemp("evaluation"))
 
 
 @pytest.fixture(autouse=True)
@@ -100,11 +86,11 @@ def test_completions_that_no_reward_can_judge_are_left_out(capsys: pytest.Captur
     found = sampled(one)
     letters = [replace(prompt, answer=answer) for prompt, answer in zip(found.prompts, ("A", "B", "7"), strict=True)]
     lettered = [replace(rollout, prompt=prompt) for rollout, prompt in zip(found.rollouts, letters, strict=True)]
-    kept = one.judged(SampledCompletions(lettered, lettered))
+    kept = one.judged_of(SampledCompletions(lettered, lettered))
     assert [prompt.answer for prompt in kept.prompts] == ["A", "B"]
     assert "1 prompts are left out" in capsys.readouterr().err
     hidden = stage(prompts=3, reward={"correct": {"answer": "choice"}}, completions="none")
-    hidden.judged(SampledCompletions(lettered, lettered))
+    hidden.judged_of(SampledCompletions(lettered, lettered))
     said = capsys.readouterr().err
     assert "no reward can read 1 of 3 answers" in said and "'7'" not in said, "no text of a row is quoted"
 
