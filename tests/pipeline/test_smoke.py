@@ -151,7 +151,7 @@ def test_adding_a_run_adds_its_stages(own_workspace: Path) -> None:
     listed = dvc(own_workspace, "stage", "list", "--name-only").stdout.split()
     assert {"online@mine", "evaluate@mine"} <= set(listed)
     stale = json.loads(_quiet(dvc(own_workspace, "status", "--json")))
-    assert set(stale) == {"code", "online@mine", "evaluate@mine", "report"}
+    assert set(stale) == {"code", "online@mine", "completions@mine", "evaluate@mine", "report"}
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ EDITS = {
     "code in training": ("train/loop.py", "def refuse_dropout", "NEW = 1\n", TRAINING),
     "code of the report": ("pipeline/report/page.py", "def ", "NEW = 1\n", {"report"}),
     "code of the tables of a task": (
-        "tasks/two_step/text.py",
+        "pipeline/toy_tasks/two_step/text.py",
         "def ",
         "NEW = 1\n",
         {*SAMPLING, "data_tasks@two_step", "report"},
@@ -155,7 +155,7 @@ def test_status_says_which_file_and_which_parameter_changed(own_workspace: Path)
     *lines, left = done.stdout.splitlines()
     why = "params online.runs.grpo.kl.beta 0.02 -> 0.05; posttrain/algorithms/policy/ppo.py changed"
     assert lines == [
-        f"online@grpo: {why}; then stale because of it: evaluate@grpo",
+        f"online@grpo: {why}; then stale because of it: completions@grpo, evaluate@grpo",
         "report: params.yaml modified",
     ]
     assert re.fullmatch(r"10 of 13 stages are done; the others took \d+:\d\d when they last ran", left)
