@@ -19,7 +19,9 @@ from posttrain.online.config import OnlineConfig
 
 PAGE = Path("docs/reference/api.md")
 SETTINGS = {
+    "CompletionsConfig": "Settings:",
     "EvaluateConfig": "Settings:",
+    "ScoreConfig": "Settings:",
     "SampleConfig": "Settings:",
     "SftConfig": "Settings:",
     "RewardTraining": "Settings:",

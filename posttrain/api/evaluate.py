@@ -11,7 +11,7 @@ from posttrain.api.frozen_models import beside, frozen
 from posttrain.api.given import prompts_given
 from posttrain.api.own_model import Messages
 from posttrain.api.scorer_folder import scorer_folder
-from posttrain.errors import ParamsError
+from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.config import EvaluateConfig
 from posttrain.evaluate.intervals import SEED
 from posttrain.evaluate.policy import Evaluation, scored_completions
@@ -92,7 +92,7 @@ def score_completions(
     name: str = SCORE,
     where: str = SCORE,
 ) -> Evaluation:
-    """Score the completions of `sample_completions` or of an `Evaluation`. Nothing is sampled.
+    """Score the result of `sample_completions`, or `completions` of an `Evaluation`. Nothing is sampled.
 
     reward: as in `train_online`. max_failed: the largest share of completions that a reward may fail to score. config:
     all settings as one typed object, instead of these arguments. text: the policy's tokenizer and template, for rewards
@@ -101,6 +101,11 @@ def score_completions(
 
     Example: `score_completions(found, {"correct": {"answer": "math"}}).metrics["score"]`
     """
+    given: object = completions
+    if not isinstance(given, SampledCompletions):
+        what = f"this is {type(given).__name__}, not the completions of a model"
+        fix = "Give the result of sample_completions, or evaluation.completions"
+        raise DataError(what=what, where="completions", fix=fix)
     if config is None:
         own = {"max_failed": max_failed, **_scored_by(reward)}
         config = check(EvaluateConfig, own, where=SCORE, file="arguments")

@@ -9,15 +9,20 @@ from typing import Any
 
 from posttrain.api.argument_checks import check_config
 from posttrain.api.scorer_folder import scorer_folder
+from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.metrics import status
 from posttrain.models.device import Runtime
 from posttrain.rewards.config import ScoreConfig
 from posttrain.rewards.failures import FailureLimit
+from posttrain.rewards.reward import weights
+from posttrain.rewards.scorable import NOT_JUDGED
+from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Rollout
 from posttrain.settings.params import check
 from posttrain.text.chat import ChatText
 
 NAME = "regrade"
+UNJUDGED = "unjudged"
 
 
 @dataclass(frozen=True)
@@ -26,9 +31,9 @@ class Regraded:
 
     rollout: Rollout
     reward: float | None
-    """The weighted sum of the scores; None if a reward could not score it."""
+    """The weighted sum of the scores; None if a reward could not score it, or none can judge its prompt."""
     status: str
-    """`ok`, or why it has no score or no readable answer."""
+    """`ok`, `unjudged` if no reward can judge its prompt, or why it has no score or no readable answer."""
 
 
 def regrade(
@@ -51,16 +56,28 @@ def regrade(
     Example: `list(regrade([found.rollouts], {"correct": {"answer": "math"}}))`
     """
     if config is None:
-        config = check(ScoreConfig, {} if reward is None else {"reward": reward}, where=NAME, file="arguments")
+        if reward is None:
+            raise ParamsError(what="there is no reward", where="reward", fix="Give a function of rollouts, or a config")
+        config = check(ScoreConfig, {"reward": reward}, where=NAME, file="arguments")
     else:
         check_config(config, ScoreConfig, NAME, {"reward": (reward, None)})
     folder = scorer_folder(config, reward_model)
     scorer = config.scorer_of(Runtime(config.device), text, folder, where, max_tokens)
     limit = FailureLimit(scorer, config.max_failed, where)
+    return _regraded(groups, scorer, limit)
+
+
+def _regraded(groups: Iterable[Sequence[Rollout]], scorer: RewardSum, limit: FailureLimit) -> Iterator[list[Regraded]]:
+    counted = [name for name in weights(scorer.terms) if scorer.terms[name].outcome] or list(weights(scorer.terms))
     for group in groups:
+        if isinstance(group, Rollout):
+            what, fix = "this is a rollout, not a group of rollouts", "Write [rollouts] for one group"
+            raise DataError(what=what, where="groups", fix=fix)
         scored = scorer.score(group)
         limit.check(scored)
         yield [
-            Regraded(one, None if scorer.failure(one) else float(scorer.total(one)), status(scorer, one))
+            Regraded(one, None, UNJUDGED)
+            if all(one.scores[name].reason.startswith(NOT_JUDGED) for name in counted)
+            else Regraded(one, None if scorer.failure(one) else float(scorer.total(one)), status(scorer, one))
             for one in scored
         ]

@@ -111,7 +111,7 @@ class OnlineConfig(TrainingParams):
     rollouts: Stored = Field(
         "full",
         description="whose text and tokens rollouts/ stores: all samples, those of one prompt in 20, or none; "
-        "numbers are always stored. `replay` and offline runs need full",
+        "numbers are always stored. `replay`, offline runs and regrading need full",
     )
     rollouts_gb: float = Field(1.0, gt=0, description="most gigabytes of rollouts/; beyond it only numbers are stored")
     watch: WatchParams | None = Field(None, description="evaluation during training (docs/watching.md); null: none")

@@ -37,6 +37,7 @@ from posttrain.pipeline.runs.evaluation import EvaluateParams
 from posttrain.pipeline.runs.offline import OfflineRun, need_tokens
 from posttrain.pipeline.runs.preference import PreferenceRun, needed_kind
 from posttrain.pipeline.runs.ratings import RatingRun, pairs_of
+from posttrain.pipeline.runs.regrade import RegradeRun
 from posttrain.pipeline.runs.sampled_evaluation import load_policies
 from posttrain.pipeline.runs.typed import ALGORITHMS, MODELS, load_settings
 from posttrain.pipeline.tables.find_files import matches
@@ -86,9 +87,10 @@ def check_params(root: Path = Path()) -> str:
                 needed_kind(params, where)
             elif isinstance(params, RatingRun):
                 pairs_of(params, where, list(policies(settings)))
-            elif isinstance(params, OfflineRun):
-                source = params.data.replace("external/", "external.rollouts.").replace("/", ".runs.")
-                need_tokens(typed.get(source), f"{where}.data = '{params.data}'")
+            elif isinstance(params, OfflineRun | RegradeRun):
+                slot, name = ("data", params.data) if isinstance(params, OfflineRun) else ("rollouts", params.rollouts)
+                source = name.replace("external/", "external.rollouts.").replace("/", ".runs.")
+                need_tokens(typed.get(source), f"{where}.{slot} = '{name}'")
         named = tuple(error.partition(":")[0] for error in errors)
         errors += (error for error in made.unknown(where, params) if not error.startswith(named))
         errors += _missing_inputs(where, params, root)

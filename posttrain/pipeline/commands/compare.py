@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Collection
 from dataclasses import replace
 
+from posttrain.errors import ParamsError
 from posttrain.pipeline.commands.line import Document, as_json
 from posttrain.pipeline.commands.target import target
 
@@ -37,6 +38,9 @@ def run(arguments: Namespace) -> str:
     """Compare the settings."""
     if arguments.tokens:
         return _tokens(arguments)
+    if arguments.names and arguments.table:
+        fix = "Remove it, or the names: then all policies of that table are compared"
+        raise ParamsError(what="--table is read only without names", where="compare --table", fix=fix)
     page = target(arguments.to, "compare --to", ".html") if arguments.to else None
     from posttrain.pipeline.compare.comparison import compare
     from posttrain.pipeline.compare.guards import by_metric, without_value
@@ -81,7 +85,6 @@ def _tokens(arguments: Namespace) -> str:
     """Compare the tokens of two policies. The CPU instructions are set before torch is imported."""
     from dataclasses import asdict
 
-    from posttrain.errors import ParamsError
     from posttrain.numerics import set_numerics
 
     set_numerics()

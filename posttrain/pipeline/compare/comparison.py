@@ -37,8 +37,8 @@ class Pair:
     finding: Finding
     falls: tuple[Fall, ...] = ()
     """The guarded metrics (`must_not_fall`) that are clearly lower in one setting."""
-    same: bool = False
-    """Whether both have the same completions, so that only their scores can differ."""
+    same: str = ""
+    """`completions` or `weights` if both have the same, so that the pair says nothing of two trainings."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
             *pair,
             finding,
             tuple(broken(settings[pair[0]], settings[pair[1]], watched, base)),
-            _same_completions(settings[pair[0]], settings[pair[1]]),
+            _same(settings[pair[0]], settings[pair[1]]),
         )
         for pair, finding in zip(pairs, tested(scored, pairs), strict=True)
     ]
@@ -117,10 +117,18 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
     return Comparison(len(found[0].prompts), means, held_out, training, notes, moved(found))
 
 
-def _same_completions(left: Setting, right: Setting) -> bool:
-    """Return whether the trainings of both settings have given the same completions."""
-    sides = [{policy.completions for policy in setting.trained} for setting in (left, right)]
-    return sides[0] == sides[1] and "" not in sides[0]
+def _same(left: Setting, right: Setting) -> str:
+    """Return what is the same in both settings: their completions, or at least their weights."""
+    if len({policy.model for setting in (left, right) for policy in setting.trained}) > 1:
+        return ""
+    for what in ("completions", "weights"):
+        sides = [
+            {policy.completions if what == "completions" else policy.trained for policy in setting.trained}
+            for setting in (left, right)
+        ]
+        if sides[0] == sides[1] and "" not in sides[0]:
+            return what
+    return ""
 
 
 def verdict(pair: Pair, labels: Sequence[str]) -> str:
@@ -131,7 +139,8 @@ def verdict(pair: Pair, labels: Sequence[str]) -> str:
 def _by_score(pair: Pair, labels: Sequence[str]) -> str:
     finding = pair.finding
     if pair.same:
-        return "the same completions, scored differently" if finding.mean else "the same completions"
+        how = "scored" if pair.same == "completions" else "measured"
+        return f"the same {pair.same}, {how} differently" if finding.mean else f"the same {pair.same}"
     if not finding.significant:
         return "cannot tell"
     better = labels[pair.left if finding.mean > 0 else pair.right]

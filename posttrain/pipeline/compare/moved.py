@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """The rows that are listed in the terminal."""
-_ROW = {"id": pl.String(), "problem": pl.String(), "ends": pl.String(), "reward": pl.Float64()}
+_ROW = {"key": pl.String(), "id": pl.String(), "problem": pl.String(), "ends": pl.String(), "reward": pl.Float64()}
 ENDS = 60
 """The characters of a completion's end that a row keeps: its answer is there."""
 
@@ -48,28 +48,32 @@ class Moved:
 
 
 def scored_rows(rollouts: pl.DataFrame) -> pl.DataFrame:
-    """Return id, prompt, end of the completion and score of each row; empty for tables without ids of rows."""
-    if "id" not in rollouts.columns or "completion" not in rollouts.columns:
-        return pl.DataFrame(
-            schema={"id": pl.String(), "problem": pl.String(), "ends": pl.String(), "reward": pl.Float64()}
-        )
+    """Return key, id, prompt, end of the completion and score of each row; empty for tables without completions.
+
+    The key is the same for the same completion of the same prompt, whatever the policy is called.
+    """
+    if "id" not in rollouts.columns or "completion_ids" not in rollouts.columns:
+        return pl.DataFrame(schema=_ROW)
+    key = pl.struct("prompt_id", "sample", "greedy", "completion_ids").struct.json_encode()
+    asked = pl.col("prompt").list.last().struct.field("content").fill_null(pl.col("problem"))
     ends = pl.col("completion").str.slice(-ENDS).fill_null("").alias("ends")
-    return rollouts.select("id", "problem", ends, pl.col("reward").cast(pl.Float64))
+    stored = pl.when(pl.col("completion_ids").is_not_null()).then(key).otherwise("id").alias("key")
+    return rollouts.select(stored, "id", asked.alias("problem"), ends, pl.col("reward").cast(pl.Float64))
 
 
 def digest_of(rows: pl.DataFrame) -> str:
     """Return a digest of which completions these are; empty without rows."""
-    return hashlib.sha256("".join(sorted(rows["id"])).encode()).hexdigest() if rows.height else ""
+    return hashlib.sha256("".join(sorted(rows["key"])).encode()).hexdigest() if rows.height else ""
 
 
 def moved(found: Sequence[EvaluatedPolicy]) -> list[Moved]:
-    """Return the pairs that share completions of which some have another score."""
-    pairs = (_moved(left, right) for left, right in combinations(found, 2) if left.policy == right.policy)
+    """Return the pairs that share completions of which some have another score. Of a metric it is not known."""
+    pairs = (_moved(left, right) for left, right in combinations(found, 2) if not (left.metric or right.metric))
     return [pair for pair in pairs if pair.rows]
 
 
 def _moved(left: EvaluatedPolicy, right: EvaluatedPolicy) -> Moved:
-    both = left.rows.join(right.rows.select("id", now="reward"), on="id", maintain_order="left")
+    both = left.rows.join(right.rows.select("key", now="reward"), on="key", maintain_order="left")
     one_lacks = pl.col("reward").is_null() != pl.col("now").is_null()
     other = one_lacks | ((pl.col("reward") - pl.col("now")).abs() > SAME).fill_null(value=False)
     rows = both.filter(other).select("id", "problem", "ends", "reward", "now").rows()

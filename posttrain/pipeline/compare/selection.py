@@ -71,6 +71,13 @@ def _of_table(runs: Mapping[str, Evaluated], table: str | None) -> list[str]:
     return [label for label, run in runs.items() if run.table == chosen]
 
 
+def _measured_by(label: str, stage: str, touched: Collection[str]) -> list[str]:
+    """Return the touched sections that say how a policy is measured."""
+    if stage.startswith("evaluate_runs@"):
+        return [f"evaluate.runs.{label}"]
+    return [key for key in touched if key.startswith(("evaluate.settings", f"evaluate.policies.{label}"))]
+
+
 def _label(name: str, labels: Mapping[str, str]) -> str:
     """Return the label of a policy that is given by its model, e.g. grpo for online/grpo."""
     return next((label for label, model in labels.items() if model == name), name) if name not in labels else name
@@ -96,7 +103,10 @@ def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settin
         key for key in flat_settings[0] if len({flat.get(key) for flat in flat_settings}) > 1
     ]
     touched = {".".join(key.split(".")[:3]) for key in keys}
-    behind = {label: _behind(settings, section_of(settings, model)) for label, model in labels.items()}
+    behind = {
+        label: [*_behind(settings, section_of(settings, run.model)), *_measured_by(label, run.stage, touched)]
+        for label, run in evaluated(settings).items()
+    }
     runs = {section for sections in behind.values() for section in sections}
     of_all = not touched <= runs  # as evaluate.settings, or a seed for all runs
     differ = [label for label in labels if of_all or touched.intersection(behind[label])]

@@ -49,7 +49,8 @@ def _conclusion(found: Comparison) -> str:
     if len(labels) == 1:
         return "There is only one setting: nothing to compare."
     if found.held_out and all(pair.same for pair in found.held_out):
-        return "All have the same completions, so a difference is one of the scoring, not of the settings."
+        same = "completions" if all(pair.same == "completions" for pair in found.held_out) else "weights"
+        return f"All have the same {same}, so a difference is one of the scoring, not of the settings."
     clear = [pair for pair in found.held_out if pair.finding.significant and not pair.same]
     beaten = {_loser(pair) for pair in clear if pair.finding.over_seeds}
     if not beaten:

@@ -16,6 +16,7 @@ from posttrain.pipeline.report.policies import Policy, check_recorded, output_di
 from posttrain.pipeline.report.summary import GAIN, part_cell, shown_parts
 from posttrain.settings.plain import flattened
 
+NOT_MEASURED = "not measured: no reward judges its prompts (docs/rewards.md)"
 LEFT_OUT = ("score", "score_low", "score_high", "kl_k1", "kl_k3", "greedy", "parsed", "truncated")
 """Metrics that have their own column, or add nothing to the score."""
 NOT_MEANING = ("by", "context", "reference")
@@ -46,7 +47,11 @@ def other_tables(settings: Settings, not_current: Mapping[str, str]) -> tuple[li
                 continue
             check_recorded(Path("results") / name / "metrics.json", digests)
             way = " by likelihood" if run.get("by") == "likelihood" else ""
-            found = _meaning(name, run, flat), read_policy(name, str(run.get("policy", "")))
+            policy = read_policy(name, str(run.get("policy", "")))
+            if policy.metrics.get("judged") == 0:
+                errors[name] = NOT_MEASURED
+                continue
+            found = _meaning(name, run, flat), policy
             groups.setdefault(f"{run.get('data', '')}{way}", []).append(found)
         except PosttrainError as error:
             errors[name] = str(error)

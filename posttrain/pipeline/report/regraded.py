@@ -6,12 +6,15 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from posttrain.measure.text_table import text_table
-from posttrain.pipeline.params.stage_table import Settings, group_of
+from posttrain.pipeline.params.stage_table import Settings, group_of, model_runs
 from posttrain.pipeline.report.policies import check_recorded, need_numbers, output_digests, read_json
 from posttrain.pipeline.workspace import metrics_path
 
 TITLE = "Stored rollouts, scored again"
-TITLES = ("scores", "rollouts of", "reward in the run", "reward now", "raised", "lowered", "rollouts")
+TITLES = (
+    *("scores", "rollouts of", "rewards of the run", "mean"),
+    *("rewards now", "mean now", "raised", "lowered", "rollouts"),
+)
 
 
 def read_regraded(settings: Settings, left_out: Container[str]) -> dict[str, dict[str, Any]]:
@@ -25,8 +28,21 @@ def read_regraded(settings: Settings, left_out: Container[str]) -> dict[str, dic
         if file.is_file():
             figures = read_json(file)
             need_numbers(figures, figures, file)
-            found[name] = {"run": str((runs[name] or {}).get("rollouts", "")), **figures}
+            run = str((runs[name] or {}).get("rollouts", ""))
+            before = _named(model_runs(settings).get(run, {}).get("reward"))
+            now = _named((runs[name] or {}).get("reward"))
+            found[name] = {"run": run, "rewards_before": before, "rewards": now, **figures}
     return found
+
+
+def _named(reward: object) -> str:
+    """Return rewards with their weights as text."""
+    if not isinstance(reward, Mapping):
+        return "the default"
+    weights = {name: one.get("weight", 1.0) if isinstance(one, Mapping) else one for name, one in reward.items()}
+    return ", ".join(
+        f"{name} {weight:g}" if isinstance(weight, int | float) else name for name, weight in weights.items()
+    )
 
 
 def regraded_cells(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
@@ -35,10 +51,13 @@ def regraded_cells(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     for name, figures in found.items():
         means = [f"{figures[key]:.3f}" if key in figures else "-" for key in ("reward_before", "reward")]
         shares = [f"{figures[key]:.1%}" if key in figures else "-" for key in ("raised", "lowered")]
-        rows.append([name, figures["run"], *means, *shares, f"{figures['rollouts']:,}"])
+        count, both = figures["rollouts"], round(figures["rollouts"] * (1 - figures.get("without_both", 0.0)))
+        of = f"{both:,} of {count:,}" if both < count else f"{count:,}"
+        cells = [figures["run"], figures["rewards_before"], means[0], figures["rewards"], means[1]]
+        rows.append([name, *cells, *shares, of])
     return rows
 
 
 def regraded_lines(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the table as text; empty if there is none."""
-    return "\n".join([TITLE, *text_table(regraded_cells(found), left=(0, 1))]) if found else ""
+    return "\n".join([TITLE, *text_table(regraded_cells(found), left=(0, 1, 2, 4))]) if found else ""

@@ -42,11 +42,12 @@ class EvaluationStage(CompletionsStage[E]):
         """Return the completions that the stage before it has stored; None if params.yaml stores none."""
         if not self.params.are_stored:
             return None
-        folder = Path("completions", self.label)
+        folder, before = Path("completions", self.label), self.name.replace("evaluate", "completions")
         if not folder.is_dir():
-            before = self.name.replace("evaluate", "completions")
             raise DataError(what="there are no completions", where=str(folder), fix=f"Run `dvc repro {before}`")
-        return read_completions(folder, self.asked(), self.model_name)
+        if (found := read_completions(folder, self.asked(), self.model_name)) is None:
+            raise DataError(what="its table is missing", where=str(folder), fix=f"Run `dvc repro {before}`")
+        return found
 
     def text(self) -> ChatText:
         """Return the policy's tokenizer and template, for rewards that read them."""

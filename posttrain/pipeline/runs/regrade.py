@@ -33,7 +33,6 @@ from posttrain.tasks.task import load_task
 
 KEPT: Final = (pl.col("id").alias("rollout"), "prompt_id", "round", "step", pl.col("reward").alias("before"))
 """The columns of a stored row that its new scores are beside."""
-_IDS: Final = pl.col("prompt_id").unique()
 
 
 class RegradeRun(ScoreConfig):
@@ -83,19 +82,26 @@ class RegradeStage:
 
     @cached_property
     def judged(self) -> dict[str, Prompt]:
-        """Id -> prompt, for the prompts that the rewards can judge."""
+        """Id in the rollouts -> prompt, for the prompts that the rewards can judge.
+
+        A prompt whose answer was corrected has another id, and is found by its problem.
+        """
         file = table_path(self.params.data)
-        prompts = prompts_of(read_table(file, "prompts").iter_rows(named=True))
-        known = {prompt.id for prompt in prompts}
-        used = {name for part in self.stored.parts for name in self.stored.figures(part, _IDS)["prompt_id"]}
-        if missing := sorted(used - known):
-            what = f"the prompt {missing[0]} of rollouts/{self.params.rollouts} is not in {file}"
-            raise DataError(what=what, where=f"{self.section}.data", fix="Name the table that the run read")
-        prompts = [prompt for prompt in prompts if prompt.id in used]
+        table = prompts_of(read_table(file, "prompts").iter_rows(named=True))
+        by_id, by_problem = {one.id: one for one in table}, {one.problem: one for one in table}
+        used: dict[str, Prompt] = {}
+        for part in self.stored.parts:
+            for name, problem in self.stored.figures(part, "prompt_id", "problem").unique().sort("prompt_id").rows():
+                if (found := by_id.get(name) or by_problem.get(problem)) is None:
+                    what = f"the prompt {name} of rollouts/{self.params.rollouts} is not in {file}"
+                    raise DataError(what=what, where=f"{self.section}.data", fix="Name the table that the run read")
+                used[name] = found
+        prompts = list({prompt.id: prompt for prompt in used.values()}.values())
         if several := next((one.task for one in prompts if load_task(one.task).has_turns), None):
             what = f"the task {several} has several turns, and stored rollouts do not have them apart"
             raise DataError(what=what, where=f"{self.section}.data", fix="Evaluate the run's model with these rewards")
-        return {prompt.id: prompt for prompt in scorable_prompts(self.params.reward, prompts, str(file))}
+        judged = {prompt.id for prompt in scorable_prompts(self.params.reward, prompts, str(file))}
+        return {name: prompt for name, prompt in used.items() if prompt.id in judged}
 
     def rounds(self) -> Iterator[list[Rollout]]:
         """Yield the rollouts of each round, which were scored together. Those of prompts not judged are left out."""
@@ -185,11 +191,17 @@ def _curve(table: pl.DataFrame) -> list[dict[str, float]]:
     return [{"step": row.pop("step"), **rounded(row)} for row in rows]
 
 
+def _counted(found: Mapping[str, float]) -> str:
+    """Return how many rollouts have both scores."""
+    both = round(found["rollouts"] * (1 - found.get("without_both", 0.0)))
+    return f"{both:,} of {found['rollouts']:,.0f} rollouts" if both < found["rollouts"] else f"{both:,} rollouts"
+
+
 def summary(run: str, found: Mapping[str, float]) -> str:
     """Return the figures as one line of text."""
     if "reward" not in found:
         return f"{run}: no rollout has both scores"
     return (
-        f"{run}: {found['rollouts']:,.0f} rollouts, reward {found['reward_before']:.3f} -> {found['reward']:.3f}, "
+        f"{run}: {_counted(found)}, reward {found['reward_before']:.3f} -> {found['reward']:.3f}, "
         f"{found['raised']:.1%} raised, {found['lowered']:.1%} lowered"
     )

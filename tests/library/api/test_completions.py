@@ -64,6 +64,8 @@ def test_misuse_is_named(model: tuple[Any, Any]) -> None:
         posttrain.score_completions(found)
     with pytest.raises(ParamsError, match="reward model"):
         posttrain.score_completions(found, {"model": 1.0})
+    with pytest.raises(DataError, match="this is list, not the completions of a model"):
+        posttrain.score_completions(found.rollouts, starts_with_a)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="there are no prompts"):
         posttrain.sample_completions(*model, [], CompletionsConfig())
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import posttrain
 from posttrain import ScoreConfig
-from posttrain.errors import ParamsError, RewardError
+from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.rollout import Rollout, Score
 from tests.library.models.tiny import rollout_of
 
@@ -42,7 +43,19 @@ def test_what_has_no_answer_and_what_failed() -> None:
         list(posttrain.regrade([[GROUPS[0][1]] * 40], config=ScoreConfig(reward={"some": some}, max_failed=0.1)))
 
 
+def test_a_prompt_that_no_reward_can_judge_has_no_score() -> None:
+    asked = rollout_of("4", "")
+    unanswered = replace(asked, prompt=replace(asked.prompt, id="p1"))
+    ((judged, other),) = posttrain.regrade([[rollout_of("4", "4"), unanswered]], {"correct": 1.0, "format": 0.2})
+    assert judged.reward is not None and judged.reward >= 1.0
+    assert (other.reward, other.status) == (None, "unjudged")
+
+
 def test_misuse_is_named() -> None:
+    with pytest.raises(ParamsError, match="there is no reward"):
+        posttrain.regrade(GROUPS)
+    with pytest.raises(DataError, match="this is a rollout, not a group of rollouts"):
+        next(posttrain.regrade(GROUPS[0], best))  # type: ignore[arg-type]
     with pytest.raises(ParamsError, match="reward model"):
         list(posttrain.regrade(GROUPS, {"model": 1.0}))
     with pytest.raises(ParamsError, match="reward would be ignored"):

@@ -11,15 +11,22 @@ from posttrain.pipeline.compare.moved import Moved, MovedRow, digest_of, moved, 
 
 
 def table(*rewards: float | None, ids: str = "abc", text: str | None = "so #### 5") -> pl.DataFrame:
-    problems = [f"question {name}" for name in ids]
+    asked = [[{"role": "user", "content": f"question {name}"}] if text else None for name in ids]
     return pl.DataFrame(
-        {"id": list(ids), "problem": problems, "completion": [text] * len(ids), "reward": rewards},
-        schema_overrides={"reward": pl.Float64, "completion": pl.String},
+        {
+            "id": list(ids), "prompt_id": list(ids), "problem": [f"question {name}" for name in ids], "prompt": asked,
+            "sample": [0] * len(ids), "greedy": [False] * len(ids), "completion": [text] * len(ids),
+            "completion_ids": [[5, ord(name)] if text else None for name in ids], "reward": rewards,
+        },
+        schema_overrides={
+            "reward": pl.Float64, "completion": pl.String, "completion_ids": pl.List(pl.Int64),
+            "prompt": pl.List(pl.Struct({"role": pl.String, "content": pl.String})),
+        },
     )  # fmt: skip
 
 
 def policy(name: str, rows: pl.DataFrame, label: str = "grpo") -> Any:
-    return SimpleNamespace(name=name, policy=label, rows=scored_rows(rows))
+    return SimpleNamespace(name=name, policy=label, metric="", rows=scored_rows(rows))
 
 
 def test_rows_whose_score_moved() -> None:
@@ -31,12 +38,16 @@ def test_rows_whose_score_moved() -> None:
     ]  # fmt: skip
 
 
-def test_only_shared_completions_of_one_label_count() -> None:
+def test_only_shared_completions_count_whatever_the_policy_is_called() -> None:
     one, same = table(0.0, 1.0, 1.0), table(0.0, 1.0, 1.0)
     assert moved([policy("a", one), policy("b", same)]) == []
-    assert moved([policy("a", one), policy("b", table(1.0, 0.0, 0.0), "dpo")]) == []
+    (other,) = moved([policy("a", one), policy("b", table(1.0, 0.0, 0.0), "dpo")])
+    assert [row.id for row in other.rows] == ["a", "b", "c"]
     (found,) = moved([policy("a", one), policy("b", table(1.0, 1.0, ids="ax"))])
     assert found.shared == 1 and [row.id for row in found.rows] == ["a"]
+    of_metric = policy("b", table(1.0, 0.0, 0.0))
+    of_metric.metric = "format"
+    assert moved([policy("a", one), of_metric]) == []
 
 
 def test_the_digest_says_whether_the_completions_are_the_same() -> None:

@@ -77,7 +77,8 @@ def test_stored_completions_are_read(made: Path) -> None:
         stage(prompts=4).stored()
     shutil.rmtree("completions/a")
     write_no_completions(Path("completions/a"))
-    assert one.stored() is None
+    with pytest.raises(DataError, match="completions/a: its table is missing"):
+        one.stored()
     shutil.rmtree("completions")
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import polars as pl
 import pytest
 
+from posttrain.data.columns import with_ids
 from posttrain.errors import DataError, ParamsError
 from posttrain.pipeline.lineage.explain import why
 from posttrain.pipeline.runs.regrade import RegradeRun, RegradeStage, _figures, regrade_stage, summary
 from posttrain.pipeline.tables.curve import read_curve
-from posttrain.pipeline.tables.store import read_table
+from posttrain.pipeline.tables.store import read_table, write_table
 from posttrain.settings.params import check
 from stages.regrade import main
 from tests.workspace import dvc
@@ -53,7 +54,10 @@ def test_the_figures_of_both_rewards() -> None:
         pytest.approx(1 / 3),
         0.25,
     )
-    assert summary("a", {"rollouts": 4, **found}) == "a: 4 rollouts, reward 0.667 -> 0.833, 33.3% raised, 33.3% lowered"
+    assert (
+        summary("a", {"rollouts": 4, **found})
+        == "a: 3 of 4 rollouts, reward 0.667 -> 0.833, 33.3% raised, 33.3% lowered"
+    )
     nothing = _figures(pl.DataFrame({"before": [None], "reward": [1.0]}, schema_overrides={"before": pl.Float64}))
     assert summary("a", {"rollouts": 1, **nothing}) == "a: no rollout has both scores"
 
@@ -86,10 +90,17 @@ def test_other_rewards_are_a_tracked_result_that_why_explains(workspace: Path) -
     assert "scored again by regrade/form: " in why(row, "words")
 
 
+def test_corrected_answers_are_found_by_their_problem(workspace: Path) -> None:
+    file = Path("data/two_step/prompts.parquet")
+    rows = read_table(file, "prompts")
+    write_table(with_ids(rows.drop("id").with_columns(answer=pl.lit("987654")), "prompts"), file, "prompts")
+    main("same")
+    found = json.loads(Path("metrics/regrade/same.json").read_text())
+    assert found["lowered"] > 0.3 and found["raised"] == 0.0 and found["reward"] < 0.3, "no answer is right now"
+
+
 def test_a_table_without_the_prompts_is_named(workspace: Path) -> None:
     rows = read_table("data/two_step/prompts.parquet", "prompts")
-    from posttrain.pipeline.tables.store import write_table
-
     write_table(rows.filter(split="test"), Path("data/two_step/prompts.parquet"), "prompts")
     with pytest.raises(
         DataError, match=r"the prompt \w+ of rollouts/online/grpo is not in data/two_step/prompts.parquet"
