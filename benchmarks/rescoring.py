@@ -3,7 +3,7 @@
     python -m benchmarks.rescoring [--prompts 500] [--words 300]
 
 A folder with a tiny model, a table of word problems, and completions that this script writes. Nothing is sampled. The
-seconds are those of the stage's process, and of all that it has started and waited for.
+seconds include all processes that the stage has started and waited for.
 """
 
 from __future__ import annotations

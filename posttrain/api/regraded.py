@@ -48,8 +48,8 @@ def regrade(
 ) -> Iterator[list[Regraded]]:
     """Score groups of rollouts again. Yield each group with its new scores. Nothing is sampled.
 
-    groups: rollouts that are scored together, e.g. those of a round; rewards may compare them. reward: as in
-    `train_online`. config: all settings as one typed object, instead of `reward`. text: the policy's tokenizer and
+    groups: lists of rollouts that are scored together, e.g. one list for each round; rewards may compare them.
+    reward: as in `train_online`. config: all settings as one typed object, instead of `reward`. text: the policy's tokenizer and
     template, for rewards that read them. reward_model: the folder of the model behind the reward `model`. max_tokens:
     the longest completion that was sampled, for rewards that read it. where: the name of the settings in messages.
 

@@ -1,4 +1,4 @@
-"""The settings of an evaluation's completions, without those of their scores. They decide which tokens are sampled."""
+"""The settings that decide which completions an evaluation samples. Its scores have other settings."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class MovedRow:
 
 @dataclass(frozen=True)
 class Moved:
-    """The completions that two evaluations share, and those of them whose score moved."""
+    """How many completions two evaluations share, and the rows whose score moved."""
 
     left: str
     right: str

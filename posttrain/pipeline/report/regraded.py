@@ -9,6 +9,7 @@ from posttrain.measure.text_table import text_table
 from posttrain.pipeline.params.stage_table import Settings, group_of, model_runs
 from posttrain.pipeline.report.policies import check_recorded, need_numbers, output_digests, read_json
 from posttrain.pipeline.workspace import metrics_path
+from posttrain.settings.plain import flattened
 
 TITLE = "Stored rollouts, scored again"
 TITLES = (
@@ -36,13 +37,17 @@ def read_regraded(settings: Settings, left_out: Container[str]) -> dict[str, dic
 
 
 def _named(reward: object) -> str:
-    """Return rewards with their weights as text."""
+    """Return rewards with their weights and options as text, e.g. `correct 1 (answer: exact), format 0.2`."""
     if not isinstance(reward, Mapping):
         return "the default"
-    weights = {name: one.get("weight", 1.0) if isinstance(one, Mapping) else one for name, one in reward.items()}
-    return ", ".join(
-        f"{name} {weight:g}" if isinstance(weight, int | float) else name for name, weight in weights.items()
-    )
+    terms = {name: one if isinstance(one, Mapping) else {"weight": one} for name, one in reward.items()}
+    return ", ".join(f"{name} {term.get('weight', 1)}{_options(term)}" for name, term in terms.items())
+
+
+def _options(term: Mapping[str, Any]) -> str:
+    options = {name: value for name, value in term.items() if name != "weight"}
+    listed = (f"{name}: {value}" for name, value in flattened(options).items())
+    return f" ({', '.join(listed)})" if options else ""
 
 
 def regraded_cells(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:

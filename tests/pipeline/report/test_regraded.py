@@ -26,10 +26,11 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_both_rewards_are_in_the_table() -> None:
     found = read_regraded(SETTINGS, ())
-    named = {"run": "online/grpo", "rewards_before": "correct 1, format 0.2", "rewards": "correct 1"}
+    named = {"run": "online/grpo", "rewards_before": "correct 1 (answer: math), format 0.2", "rewards": "correct 1.0"}
     assert found == {"strict": {**named, **FIGURES}}, "a run that has not finished is not shown"
     assert regraded_cells(found)[1] == [
-        "strict", "online/grpo", "correct 1, format 0.2", "0.750", "correct 1", "0.250", "10.0%", "60.0%", "1,600",
+        *("strict", "online/grpo", "correct 1 (answer: math), format 0.2", "0.750"),
+        *("correct 1.0", "0.250", "10.0%", "60.0%", "1,600"),
     ]  # fmt: skip
     assert regraded_lines(found).startswith(TITLE) and regraded_lines({}) == ""
     assert read_regraded(SETTINGS, {"regrade/strict": "stale"}) == {} == read_regraded({}, ())
