@@ -49,9 +49,10 @@ def regrade(
     """Score groups of rollouts again. Yield each group with its new scores. Nothing is sampled.
 
     groups: lists of rollouts that are scored together, e.g. one list for each round; rewards may compare them.
-    reward: as in `train_online`. config: all settings as one typed object, instead of `reward`. text: the policy's tokenizer and
-    template, for rewards that read them. reward_model: the folder of the model behind the reward `model`. max_tokens:
-    the longest completion that was sampled, for rewards that read it. where: the name of the settings in messages.
+    reward: as in `train_online`. config: all settings as one typed object, instead of `reward`. text: the policy's
+    tokenizer and template, for rewards that read them. reward_model: the folder of the model behind the reward `model`.
+    max_tokens: the longest completion that was sampled, for rewards that read it. where: the name of the settings in
+    messages.
 
     Example: `list(regrade([found.rollouts], {"correct": {"answer": "math"}}))`
     """
