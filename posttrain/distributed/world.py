@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from itertools import zip_longest
 from typing import Any, TypeVar
 
 import torch
@@ -84,17 +83,6 @@ def from_first(make: Callable[[], T]) -> T:
         return make()
     value: T = gathered(make() if is_rank_zero() else None)[0]
     return value
-
-
-def split_across_ranks(parts: Sequence[T]) -> Iterator[tuple[T, bool]]:
-    """Yield this process's parts, dealt in turn, with a flag whether each counts.
-
-    All processes get the same number of parts, so that none waits in vain. A process with too few repeats its last
-    part, which then does not count.
-    """
-    mine = parts[rank() :: count()]
-    for part, _ in zip_longest(mine, parts[:: count()]):
-        yield (parts[-1], False) if part is None else (part, True)
 
 
 def added(part: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class PackedRows:
         take = torch.empty(self.ids_N.numel(), dtype=torch.long)
         gathers: list[Tensor] = []
         offset = 0
-        for bucket in _buckets([length + count for _, length, _, count in self.spans]):
+        for bucket in buckets([length + count for _, length, _, count in self.spans]):
             width = max(self.spans[row][1] + self.spans[row][3] for row in bucket)
             gather = torch.zeros(len(bucket), width, dtype=torch.long)
             for place, row in enumerate(bucket):
@@ -81,8 +81,8 @@ class PackedRows:
     def row_masks(self) -> list[Tensor]:
         """Return 1 at each row's tokens and 0 at padding, [S, T] for each attention bucket."""
         lengths = [length + count for _, length, _, count in self.spans]
-        buckets = [torch.tensor([lengths[row] for row in bucket]) for bucket in _buckets(lengths)]
-        return [(torch.arange(int(part.max())) < part[:, None]).float() for part in buckets]
+        sizes = [torch.tensor([lengths[row] for row in bucket]) for bucket in buckets(lengths)]
+        return [(torch.arange(int(part.max())) < part[:, None]).float() for part in sizes]
 
     def to(self, device: torch.device) -> PackedRows:
         """Return the same batch on a device, copied asynchronously."""
@@ -164,7 +164,7 @@ def kept_of(rows: Sequence[TokenRow]) -> Kept | None:
     return joined_kept([row.kept or Kept(none, none.new_zeros(len(row.trained))) for row in rows])
 
 
-def _buckets(lengths: Sequence[int]) -> list[list[int]]:
+def buckets(lengths: Sequence[int]) -> list[list[int]]:
     """Return row numbers in groups so that little of each group's attention is padding."""
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
     buckets: list[list[int]] = []

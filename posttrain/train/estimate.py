@@ -35,26 +35,32 @@ LOWER_MEMORY = (
 
 
 def training_parts(
-    models: ModelSet, step_tokens: int, activations: Activations, shards: int | None = None, copies: int = COPIES
+    models: ModelSet,
+    step_tokens: int,
+    activations: Activations,
+    shards: int | None = None,
+    copies: int = COPIES,
+    processes: int | None = None,
 ) -> dict[str, float]:
     """Return bytes of device memory by use, at the peak of an AdamW step.
 
     `shards`: the number of processes to divide models among; None: they are already divided as intended. `copies`:
-    float32 numbers that the optimizer keeps per weight.
+    float32 numbers that the optimizer keeps per weight. `processes`: those that share a step; None: the present ones.
     """
+    processes = world.count() if processes is None else processes
     shards = models.divided_by if shards is None else shards
     if activations == "offload" and models.runtime.device.type == "cpu":  # the host's memory is the device's
         activations = "recompute"
     trained, bf16 = models.trained.values(), models.runtime.bf16
     own = float(byte_count(models.trained_parameters().values())) / shards
-    tokens = min(models.micro_tokens, step_tokens)
+    tokens = min(models.micro_tokens, most_of_share(step_tokens, processes))
     waiting = float(tokens * sum(waiting_bytes(model, activations, bf16=bf16) for model in trained))
     layer = float(tokens * max(layer_bytes(model, bf16=bf16) for model in trained))
     dense = float(max(dense_bytes(model, 2 if bf16 else 4, models.runtime.device) for model in trained))
     again = 0.0 if activations == "keep" else layer
     head = 0.0 if is_scorer(models.policy) else _tile_bytes(models, tokens)
     # gradients of earlier passes
-    before = own if step_tokens > models.micro_tokens else _head_bytes(models.policy) / shards
+    before = own if step_tokens > processes * models.micro_tokens else _head_bytes(models.policy) / shards
     start = {"gradients": before, "activations": waiting + again + dense, "head": max(head - again - dense, 0.0)}
     end = {"gradients": own, "activations": layer + dense, "head": 0.0}
     return {
@@ -106,6 +112,11 @@ def _all_models(models: ModelSet) -> list[Any]:
     teachers = (teacher.model for teacher in models.teachers)
     every = (models.policy, models.critic, models.reference, models.old, *teachers)
     return [model for model in every if model is not None]
+
+
+def most_of_share(step_tokens: int, processes: int) -> int:
+    """Return the most tokens that a process gets of a step with a row or more for each: twice its even share."""
+    return step_tokens if processes == 1 else min(step_tokens, -(-2 * step_tokens // processes))
 
 
 def most_tokens(sizes: Sequence[int] | np.ndarray[Any, Any], count: int) -> int:

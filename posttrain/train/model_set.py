@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from posttrain.distributed import world
-from posttrain.distributed.world import shutdown, split_across_ranks
+from posttrain.distributed.world import shutdown
 from posttrain.errors import ModelError
 from posttrain.formulas.distill import Divergence, classes, forward_kl, tiled, with_rest
 from posttrain.formulas.ragged import Ragged
@@ -22,13 +22,14 @@ from posttrain.measure.record import note
 from posttrain.models.adapters import Attach, share_tensors, weight_counts
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy, load_scorer, scorer_of
-from posttrain.models.forward.forward import packed_states, score_rows, score_tokens, value_tokens
+from posttrain.models.forward.forward import backbone, packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.forward.logp import AnyHead, head_of, module_head_of, token_logp
 from posttrain.models.forward.routers import Recording, find_routers
 from posttrain.models.master_weights import compute_in_bf16, is_trained_in_bf16, master_of, placed
 from posttrain.models.sharding import full, gathered, is_divided, is_sharded, mesh_of, own_part, place_of, shard
 from posttrain.rollout import TokenRow
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
+from posttrain.train.sharing import Rounds, own_parts, share_out
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -272,6 +273,16 @@ class ModelSet:
         for rows in micro_batches(sizes, batch.columns.items.tolist(), self.micro_tokens):
             yield batch.select(rows) if len(rows) < len(batch) else batch
 
+    def shared_out(self, batch: Batch) -> Rounds:
+        """Return which of the batch's rows each process computes, pass by pass. All processes get the same answer."""
+        items, width = batch.columns.items.tolist(), backbone(self.policy).config.get_text_config().hidden_size
+        return share_out(batch.rows, items, self.micro_tokens, world.count(), width)
+
+    def own_micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, bool]]:
+        """Yield this process's parts of the batch, and whether each counts. All processes get the same number."""
+        for rows, counts in own_parts(self.shared_out(batch), world.rank()):
+            yield (batch.select(rows) if len(rows) < len(batch) else batch), counts
+
     def head(self, model: Any) -> AnyHead:
         """Return the model's head: its matrix if fused gradients are allowed, else its module."""
         return head_of(model) if self.runtime.fused else module_head_of(model)
@@ -358,17 +369,19 @@ class ModelSet:
         needed = [name for name in SCORED_COLUMNS if name in needs or (name == "old_value" and "value" in needs)]
         for name in needed:
             if name not in batch.columns.tokens:
-                column = self._scored_by_all(name, [*self.micro_batches(batch)])
+                column = self._scored_by_all(name, batch)
                 batch = batch.with_columns(batch.columns.with_tokens(**{name: column}))
         return batch
 
-    def _scored_by_all(self, name: str, micros: Sequence[Batch]) -> Tensor:
-        """Return a column for micro-batches that are distributed over the processes."""
-        sizes = [int(micro.columns.lengths_B.sum()) for micro in micros]
-        mine = [self._score(name, micro)[: None if counts else 0] for micro, counts in split_across_ranks(micros)]
-        every = world.gathered_tensors(torch.cat(mine).cpu())
-        parts = [list(torch.split(part, sizes[nth :: len(every)])) for nth, part in enumerate(every)]
-        return torch.cat([parts[nth % len(every)][nth // len(every)] for nth in range(len(micros))])
+    def _scored_by_all(self, name: str, batch: Batch) -> Tensor:
+        """Return a column of the batch, whose rows are shared out to the processes."""
+        parts = self.own_micro_batches(batch)
+        mine = [self._score(name, micro)[: None if counts else 0] for micro, counts in parts]
+        every = torch.cat(world.gathered_tensors(torch.cat(mine).cpu()))
+        rounds, sizes = self.shared_out(batch), batch.columns.lengths_B.tolist()
+        order = [row for process in range(world.count()) for dealt in rounds for row in dealt[process]]
+        found = dict(zip(order, torch.split(every, [sizes[row] for row in order]), strict=True))
+        return torch.cat([found[row] for row in range(len(batch))])
 
     def _score(self, name: str, micro: Batch) -> Tensor:
         packed = self.packed(micro)

@@ -156,12 +156,15 @@ class StepRouting:
         self._sums: RoutingSums | None = None
 
     @torch.no_grad()
-    def look_ahead(self, parts: Sequence[PackedRows]) -> None:
-        """Route the whole step in advance, if the loss needs it and there are several micro-batches."""
-        if not self._routers.balance or len(parts) < 2:
+    def look_ahead(self, parts: Sequence[tuple[PackedRows, bool]]) -> None:
+        """Route the whole step in advance, if the loss needs it and there are several micro-batches.
+
+        `parts`: those of this process, and whether each counts.
+        """
+        if not self._routers.balance or len(parts) * world.count() < 2:
             return
         chosen = []
-        for packed, counts in world.split_across_ranks(parts):
+        for packed, counts in parts:
             with self._routers.record(packed) as recording:
                 gathered(self._routers.model, partial(packed_states, self._routers.model, packed))
             chosen.append(recording.sums().chosen_LE * counts)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Objective, State, add_metrics, step_metrics
 from posttrain.distributed import world
-from posttrain.distributed.world import split_across_ranks
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.counts import count
 from posttrain.models.device import repeatable
@@ -137,9 +136,10 @@ class StepClosure:
         """Return the same without the transfer. The device may still be computing."""
         totals: dict[str, Tensor] = {}
         routing = StepRouting(self.routers, self.tokens)
+        parts = [*self.models.own_micro_batches(self.batch)]
         if self.routers.balance:
-            routing.look_ahead([self.models.packed(micro) for micro in self.models.micro_batches(self.batch)])
-        for micro, counts in split_across_ranks([*self.models.micro_batches(self.batch)]):
+            routing.look_ahead([(self.models.packed(micro), counts) for micro, counts in parts])
+        for micro, counts in parts:
             found = self._backward(micro, routing, counts=counts)
             if counts:
                 add_metrics(totals, found)
@@ -164,7 +164,7 @@ class StepClosure:
     def loss(self) -> float:
         """Return the loss at the present weights."""
         total, routing = 0.0, StepRouting(self.routers, self.tokens)
-        for micro, counts in split_across_ranks([*self.models.micro_batches(self.batch)]):
+        for micro, counts in self.models.own_micro_batches(self.batch):
             columns, recording = self._forward(micro, self.models.packed(micro))
             total += float(self.objective.loss(columns, self.state).total) * counts
             routing.add(recording, counts=counts)
@@ -181,7 +181,7 @@ class StepClosure:
 
     def micro_batches(self) -> list[Batch]:
         """Return this process's micro-batches."""
-        return [micro for micro, counts in split_across_ranks([*self.models.micro_batches(self.batch)]) if counts]
+        return [micro for micro, counts in self.models.own_micro_batches(self.batch) if counts]
 
     def _forward(self, micro: Batch, packed: PackedRows) -> tuple[Ragged, Recording]:
         """Return one micro-batch's forward pass and its routing."""

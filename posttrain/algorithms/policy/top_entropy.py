@@ -11,6 +11,9 @@ from posttrain.algorithms.policy.ppo import ClipOptions, clipped, term
 from posttrain.algorithms.surrogate import Surrogate
 from posttrain.formulas.ragged import Ragged, places
 
+DECIMALS = 5
+"""Of entropies that are compared. A smaller difference may be rounding."""
+
 
 class TopEntropyOptions(ClipOptions):
     """PPO's clip, and the tokens that have a loss."""
@@ -21,10 +24,11 @@ class TopEntropyOptions(ClipOptions):
 def dropped(step: Ragged, options: TopEntropyOptions) -> dict[str, Tensor]:
     """Drop all tokens except those with the highest entropy at the start of the step.
 
-    Ties: by prompt, sample, place.
+    Ties: by prompt, sample, place. Completions of a prompt start with the same entropy, to the rounding of the pass.
     """
     counted_N = step.tokens["weight"] > 0
-    rank = places(step.lengths_B), step.repeat_to_tokens(step.rows["sample_key"]), -step.tokens["step_start_entropy"]
+    entropy_N = step.tokens["step_start_entropy"].round(decimals=DECIMALS)
+    rank = places(step.lengths_B), step.repeat_to_tokens(step.rows["sample_key"]), -entropy_N
     return {"dropped": counted_N & ~first_ranked(counted_N, *rank, count=token_count(step, options.share))}
 
 

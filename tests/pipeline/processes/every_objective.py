@@ -23,7 +23,7 @@ from posttrain.laws.cases import Shape, build
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import with_scalar_head
 from posttrain.models.master_weights import frozen_on, placed
-from posttrain.models.sharding import full, mesh_of
+from posttrain.models.sharding import full, mesh_of, own_part
 from posttrain.online.trpo import Trpo
 from posttrain.rollout import TokenRow
 from posttrain.train.model_set import ModelSet, Teacher
@@ -54,6 +54,45 @@ def start_model(*, experts: bool) -> Any:
     model = tiny_mixture()
     model.set_experts_implementation("eager")  # the others do not multiply float64
     return model
+
+
+def moments_within_a_run(models: ModelSet) -> dict[str, torch.Tensor]:
+    """AdamW's moments after many steps with gradients of 1e-3.
+
+    Its first step divides each gradient by itself. There, a gradient that is only rounding would move a weight by the
+    whole learning rate, and a gradient that is twice too large would not show.
+    """
+    moments: dict[str, torch.Tensor] = {}
+    for name, part in models.trained_parameters().items():
+        zeros = torch.zeros(part.shape, dtype=part.dtype)
+        moments |= {f"{name}.exp_avg": zeros, f"{name}.exp_avg_sq": zeros + 1e-6, f"{name}.step": torch.tensor(1e4)}
+    return moments
+
+
+def without_float32(model: Any) -> Any:
+    """The model with norms and routers in float64 too.
+
+    transformers computes them in float32 whatever the weights are. There, a sum in another order may round to another
+    number, so that differences of float64 would be hidden behind those of float32.
+    """
+    for module in model.modules():
+        kind = type(module).__name__
+        if kind.endswith("RMSNorm"):
+            module.forward = partial(_norm, module)
+        elif kind.endswith("TopKRouter"):
+            module.forward = partial(_route, module)
+    return model
+
+
+def _norm(module: Any, states: torch.Tensor) -> torch.Tensor:
+    scale = (states.pow(2).mean(-1, keepdim=True) + module.variance_epsilon).rsqrt()
+    return module.weight * (states * scale)
+
+
+def _route(module: Any, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    logits = torch.nn.functional.linear(states.reshape(-1, module.hidden_dim), module.weight)
+    best, chosen = torch.topk(logits.softmax(-1), module.top_k, dim=-1)
+    return logits, best / best.sum(-1, keepdim=True) if module.norm_topk_prob else best, chosen
 
 
 def batch_of(objective: Objective, models: ModelSet, seed: int, vocabulary: int) -> Batch:
@@ -91,18 +130,25 @@ def run(
 
     def start(*, scores: bool = False) -> Any:
         model = copy.deepcopy(first).to(dtype)
-        return with_scalar_head(model, "test").to(dtype) if scores else model
+        model = with_scalar_head(model, "test").to(dtype) if scores else model
+        return without_float32(model) if dtype == torch.float64 else model
 
     trpo = name == "trpo"
     mesh = mesh_of(runtime.device, shards) if world.count() > 1 and not trpo else None
     place = partial(placed, runtime=runtime)
     models = ModelSet.of(start, runtime, objective.needs, None, reference_moves=False, mesh=mesh, place=place)
+    if models.reference is not None:  # else margins of the first step are 0 or their rounding, and so is their sign
+        with torch.no_grad():
+            for part in models.reference.parameters():
+                own_part(part).mul_(1.01)
     if "teacher_kl" in objective.needs:
         teacher = tiny_model(seed=1, vocabulary=VOCABULARY).to(dtype)
+        teacher = without_float32(teacher) if dtype == torch.float64 else teacher
         object.__setattr__(models, "teachers", [Teacher(frozen_on(teacher, runtime), reverse_kl)])
     object.__setattr__(models, "micro_tokens", MICRO_TOKENS)
     routers = routers_of(models.policy, RouterParams(balance=0.1 if mixture else None), "test")
     update: Update = AdamW({kind: (model, 1e-3) for kind, model in models.trained.items()}, OPTIMIZER, steps)
+    update.load_state_dict(moments_within_a_run(models))
     if trpo:
         update = Trpo(models.policy, TrpoOptions(delta=0.02, iterations=4))
     state, metrics = objective.initial_state(), []

@@ -179,7 +179,7 @@ def _of_training(
     divided = params.processes > 1 and params.divides_models
     shards = (params.shards or params.processes) if divided else 1
     tokens, copies = _step_tokens(group, params, prompt), params.optimizer.copies
-    parts = training_parts(models, tokens, params.activations, shards, copies)
+    parts = training_parts(models, tokens, params.activations, shards, copies, params.processes)
     once = _frozen_bytes(scorers, runtime)
     states = {"weights": parts.pop("weights") + once}
     states |= {name: parts.pop(name) for name in ("masters", "moments") if name in parts}
