@@ -33,10 +33,16 @@ def start_model(shape: str) -> Callable[..., Any]:
     if shape == "smollm2":
         from benchmarks.decoding import model_of_smollm2
 
-        return lambda *, scores=False: prepared(model_of_smollm2())  # noqa: ARG005
+        return lambda *, scores=False, empty=False: _as(prepared(model_of_smollm2()), empty=empty)  # noqa: ARG005
     from benchmarks.speed.case import SHAPES, language_model
 
-    return lambda *, scores=False: prepared(language_model(SHAPES[shape]))  # noqa: ARG005
+    return lambda *, scores=False, empty=False: _as(prepared(language_model(SHAPES[shape])), empty=empty)  # noqa: ARG005
+
+
+def _as(model: Any, *, empty: bool) -> Any:
+    if empty:
+        model.to("meta").tie_weights()
+    return model
 
 
 def measure(rank: int, size: int, meeting: str, shape: str) -> float:

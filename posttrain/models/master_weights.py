@@ -98,6 +98,22 @@ def gradient_of(parameter: Tensor) -> Tensor:
     return parameter.grad
 
 
+@contextmanager
+def summed_in_float32(*weights: Tensor | None) -> Iterator[None]:
+    """Sum gradients of trained weights in float32 within the context, and round them to the weight's dtype at the end.
+
+    Weights with masters keep their sums in float32.
+    """
+    summed = [part for part in weights if part is not None and part.requires_grad and part.element_size() == 2]
+    summed = [part for part in summed if not hasattr(part, MASTER)]
+    for part in summed:
+        part.grad_dtype = torch.float32
+    yield
+    for part in summed:
+        total, part.grad, part.grad_dtype = part.grad, None, part.dtype
+        part.grad = None if total is None else total.to(part.dtype)
+
+
 def take_gradients(weights: Iterable[nn.Parameter]) -> None:
     """Move the gradients of weights to their masters."""
     for part in weights:

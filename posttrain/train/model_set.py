@@ -21,11 +21,12 @@ from posttrain.measure.phases import phase
 from posttrain.measure.record import note
 from posttrain.models.adapters import Attach, share_tensors, weight_counts
 from posttrain.models.device import Runtime
-from posttrain.models.files.store import load_policy, load_scorer, scorer_of
+from posttrain.models.files.store import empty_model, load_policy, load_scorer, scorer_of
 from posttrain.models.forward.forward import backbone, packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.forward.logp import AnyHead, head_of, module_head_of, token_logp
 from posttrain.models.forward.routers import Recording, find_routers
 from posttrain.models.master_weights import compute_in_bf16, is_trained_in_bf16, master_of, placed
+from posttrain.models.sharded_start import copy_flags, fill_from_first
 from posttrain.models.sharding import full, gathered, is_divided, is_sharded, mesh_of, own_part, place_of, shard
 from posttrain.rollout import TokenRow
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
@@ -54,9 +55,12 @@ class Teacher:
 
 
 class StartModel(Protocol):
-    """Makes a new copy of a run's start model; with `scores`, it has a scalar head."""
+    """Makes a new copy of a run's start model.
 
-    def __call__(self, *, scores: bool = False) -> Any: ...
+    `scores`: with a scalar head. `empty`: on torch's device "meta", without values and memory.
+    """
+
+    def __call__(self, *, scores: bool = False, empty: bool = False) -> Any: ...
 
 
 class ModelSettings(Protocol):
@@ -118,7 +122,9 @@ class ModelSet:
     ) -> ModelSet:
         """Return the models that the objective needs. All start from the folder's weights."""
 
-        def start(*, scores: bool = False) -> Any:
+        def start(*, scores: bool = False, empty: bool = False) -> Any:
+            if empty:
+                return empty_model(settings.critic_start or folder if scores else folder, scores=scores)
             if scores and settings.critic_start is not None:
                 return load_scorer(settings.critic_start)
             return (load_scorer if scores else load_policy)(folder)
@@ -190,26 +196,31 @@ class ModelSet:
         *,
         reference_moves: bool,
     ) -> ModelSet:
-        """Return the sharded models, created one after the other. Each has its own frozen weights under an adapter."""
+        """Return the sharded models, created one after the other. Each has its own frozen weights under an adapter.
 
-        def made(*, adapted: bool = True, scores: bool = False, trained: bool = True) -> Any:
-            model = start(scores=scores)
+        Only the first process loads values. The others get their rows from it.
+        """
+
+        def made(*, adapted: bool = True, scores: bool = False, trained: bool = True, empty: bool = False) -> Any:
+            model = start(scores=scores, empty=empty)
             if attach is not None:
                 attach.freeze(model)
                 model = attach.add(model) if adapted else model
             return model if trained else model.requires_grad_(requires_grad=False)
 
-        def policy() -> Any:
-            return made(scores="score" in needs)
+        def parted(make: Callable[..., Any]) -> Any:
+            whole = make() if world.is_rank_zero() else None
+            model = runtime.suit(make(empty=True))
+            copy_flags(whole, model)
+            shard(model, mesh, bf16=runtime.bf16)
+            fill_from_first(model, whole, runtime.device)
+            return model
 
-        def parted(model: Any) -> Any:
-            runtime.suit(model)
-            return shard(model, mesh, bf16=runtime.bf16)
-
-        reference = parted(made(adapted=reference_moves, trained=False)) if "ref_logp" in needs else None
-        critic = parted(made(scores=True)) if "value" in needs else None
+        policy = partial(made, scores="score" in needs)
+        reference = parted(partial(made, adapted=reference_moves, trained=False)) if "ref_logp" in needs else None
+        critic = parted(partial(made, scores=True)) if "value" in needs else None
         old = place(made(trained=False)) if "kl_old" in needs else None
-        return cls(parted(policy()), runtime, reference, critic, old, remake=policy)
+        return cls(parted(policy), runtime, reference, critic, old, remake=policy)
 
     @property
     def sharded(self) -> bool:

@@ -17,7 +17,8 @@ from posttrain.models.device import repeatable
 from posttrain.models.forward.forward import add_embedding_gradient, embedded_leaf, packed_states
 from posttrain.models.forward.logp import head_of, loss_tiles
 from posttrain.models.forward.routers import Recording
-from posttrain.models.master_weights import gradient_of
+from posttrain.models.master_weights import gradient_of, summed_in_float32
+from posttrain.models.sharding import gathered
 from posttrain.rollout import Kept, TokenRow
 from posttrain.text.packing import PackedRows, kept_of
 from posttrain.train.model_set import ModelSet, on_device
@@ -191,8 +192,7 @@ class StepClosure:
     def _backward(self, micro: Batch, routing: StepRouting, *, counts: bool = True) -> dict[str, Tensor]:
         """Add one micro-batch's gradient, or zeros if it does not count. Return its loss and metrics."""
         packed = self.models.packed(micro)
-        fused = self.models.runtime.fused and counts and not self.models.sharded
-        if self.objective.by_token and fused and len(micro):
+        if self.objective.by_token and self.models.runtime.fused and counts and len(micro):
             return self._fused_backward(micro, packed, routing)
         columns, recording = self._forward(micro, packed)
         loss, balance = self.objective.loss(columns, self.state), routing.add(recording, counts=counts)
@@ -205,22 +205,18 @@ class StepClosure:
         """Return the same for a loss that is a sum over tokens. Autograd does not run through the head.
 
         The loss is computed tile by tile while the head's distributions are in memory, so these are computed only once.
+        A sharded head is gathered until the end of the backward pass, which sends its gradient to the processes.
         """
         models = self.models
-        columns = on_device(micro.columns, models.runtime.device)
         totals: dict[str, Tensor] = {}
-        embedded_ND = embedded_leaf(models.policy, packed)
-        with self.routers.record(packed) as recording:
+        embedded_ND = None if models.sharded else embedded_leaf(models.policy, packed)
+
+        def forward() -> tuple[Tensor, Tensor]:
             states_ND = packed_states(models.policy, packed, embedded_ND)
-        hidden_MD = states_ND.detach().index_select(0, packed.source_M)
-        grad_MD = torch.empty_like(hidden_MD)
-        head = head_of(models.policy)
-        for tile in loss_tiles(hidden_MD, head, packed.target_M, models.temperature, packed.kept):
-            part = columns.tokens_in(tile.part).with_tokens(logp=tile.logp, entropy=tile.entropy)
-            loss = self.objective.loss(part, self.state)
-            grad_MD[tile.part] = tile.backward(loss.total)
-            add_metrics(totals, _detached(loss))
-        grad_ND = torch.zeros_like(states_ND).index_add_(0, packed.source_M, grad_MD)
+            return states_ND, self._head_gradient(micro, packed, states_ND, totals)
+
+        with self.routers.record(packed) as recording:
+            states_ND, grad_ND = gathered(models.policy, forward)
         balance = routing.add(recording)
         outputs = {states_ND: grad_ND} if balance is None else {states_ND: grad_ND, balance: None}
         with repeatable():
@@ -228,6 +224,20 @@ class StepClosure:
         if embedded_ND is not None:
             add_embedding_gradient(models.policy, packed, embedded_ND)
         return totals
+
+    def _head_gradient(self, micro: Batch, packed: PackedRows, states_ND: Tensor, totals: dict[str, Tensor]) -> Tensor:
+        """Add the head's gradient, and the loss and metrics to `totals`. Return the gradient of the hidden states."""
+        columns = on_device(micro.columns, self.models.runtime.device)
+        hidden_MD = states_ND.detach().index_select(0, packed.source_M)
+        grad_MD = torch.empty_like(hidden_MD)
+        head = head_of(self.models.policy)
+        with summed_in_float32(head.weight_VD, head.bias_V):
+            for tile in loss_tiles(hidden_MD, head, packed.target_M, self.models.temperature, packed.kept):
+                part = columns.tokens_in(tile.part).with_tokens(logp=tile.logp, entropy=tile.entropy)
+                loss = self.objective.loss(part, self.state)
+                grad_MD[tile.part] = tile.backward(loss.total)
+                add_metrics(totals, _detached(loss))
+        return torch.zeros_like(states_ND).index_add_(0, packed.source_M, grad_MD)
 
 
 def _of_all(totals: Mapping[str, Tensor], routing: Mapping[str, Tensor]) -> dict[str, Tensor]:

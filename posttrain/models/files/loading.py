@@ -184,8 +184,11 @@ def not_finite(model: Any) -> list[str]:
     return [name for name, part in unshared(model).items() if not torch.isfinite(part).all()]
 
 
-def meta_model(cls: Any, config: Any, where: str) -> Any:
-    """Return the model without memory for tensors. Raise if the config gives no model or one that does not fit."""
+def meta_model(cls: Any, config: Any, where: str, *, fits: bool = True) -> Any:
+    """Return the model without memory for tensors. Raise if the config gives no model.
+
+    `fits`: raise too if the memory that is free would not hold it.
+    """
     from huggingface_hub.errors import StrictDataclassError
 
     try:
@@ -195,7 +198,7 @@ def meta_model(cls: Any, config: Any, where: str) -> Any:
         fix = "Take the config.json that belongs to the weights"
         raise ModelError(what=f"the config makes no model ({error!r:.200})", where=where, fix=fix) from error
     size, free = sum(part.numel() for part in model.parameters()) * 4.0, free_bytes(torch.device("cpu"))
-    if size > free:
+    if fits and size > free:
         what = f"its weights take {size / 1e9:.3g} GB in float32, and {free / 1e9:.3g} GB of memory are free"
         raise ModelError(what=what, where=where, fix="Use a smaller model or a larger machine")
     return model

@@ -134,6 +134,19 @@ def load_policy(path: str | Path) -> Any:
 
 
 @phase("load")
+def empty_model(path: str | Path, *, scores: bool = False) -> Any:
+    """Return the folder's model without values, which takes no memory. No weights are read or checked.
+
+    `scores`: with a scalar head.
+    """
+    folder = _folder(path)
+    config = load_config(folder)
+    model = prepared(meta_model(model_class(config), config, str(config_file(folder)), fits=False))
+    with torch.device("meta"):
+        return scorer_of(model, str(path)) if scores and not is_scorer(model) else model
+
+
+@phase("load")
 def load_scorer(path: str | Path) -> Any:
     """Return a model with a scalar head: the folder's own, or a language model's backbone with a head of zeros."""
     model = load_model(path)

@@ -128,10 +128,13 @@ def run(
     dtype = torch.float32 if bf16 else dtype
     first = start_model(experts=mixture)
 
-    def start(*, scores: bool = False) -> Any:
+    def start(*, scores: bool = False, empty: bool = False) -> Any:
         model = copy.deepcopy(first).to(dtype)
         model = with_scalar_head(model, "test").to(dtype) if scores else model
-        return without_float32(model) if dtype == torch.float64 else model
+        model = without_float32(model) if dtype == torch.float64 else model
+        if empty:
+            model.to("meta").tie_weights()
+        return model
 
     trpo = name == "trpo"
     mesh = mesh_of(runtime.device, shards) if world.count() > 1 and not trpo else None
