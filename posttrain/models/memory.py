@@ -28,6 +28,8 @@ NORM_BYTES = {False: 4, True: 2}
 gradient needs."""
 INPUT_BYTES = {False: 4, True: 2}
 """Bytes per token and unit of D for a layer's input."""
+PRODUCT_BYTES = {False: (12, 8, 8, 8), True: (6, 4, 4, 4)}
+"""Bytes per token for a layer's input and the results of its products and attention, per unit of D, F, A and K."""
 OUTPUT_BYTES = {False: 8, True: 6}
 """Bytes per token and unit of D that a pass saves after the layers: their output, and its norm."""
 PREFILL_BYTES = {False: (18, 12, 12), True: (9, 6, 6)}
@@ -111,6 +113,13 @@ def layer_bytes(model: Any, *, bf16: bool) -> int:
     return layer + by_norm * (width.heads + width.keys) * normed + _adapter_bytes(model, bf16=bf16)
 
 
+def product_bytes(model: Any, *, bf16: bool) -> int:
+    """Return the bytes per token of a layer's input and of the results of its products and attention."""
+    width, (by_hidden, by_forward, by_heads, by_keys) = _widths(model), PRODUCT_BYTES[bf16]
+    layer = by_hidden * width.hidden + by_forward * width.forward + by_heads * width.heads + by_keys * width.keys
+    return layer + _adapter_bytes(model, bf16=bf16)
+
+
 def _adapter_bytes(model: Any, *, bf16: bool) -> int:
     """Return the bytes per token that a layer's adapters save: the outputs of their first matrices."""
     matrices = [part for _, layer in adapted_layers(model) for part in layer.lora_A.values()]
@@ -122,7 +131,12 @@ def waiting_bytes(model: Any, activations: Activations, *, bf16: bool) -> int:
     """Return the bytes of activations per token that wait for the backward pass."""
     layers, width = int(model.config.get_text_config().num_hidden_layers), _widths(model).hidden
     inputs = INPUT_BYTES[bf16] * width
-    kept = {"keep": layers * layer_bytes(model, bf16=bf16), "recompute": layers * inputs, "offload": 2 * inputs}
+    kept = {
+        "keep": layers * layer_bytes(model, bf16=bf16),
+        "selective": layers * product_bytes(model, bf16=bf16),
+        "recompute": layers * inputs,
+        "offload": 2 * inputs,
+    }
     return kept[activations] + OUTPUT_BYTES[bf16] * width
 
 

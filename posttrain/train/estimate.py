@@ -17,7 +17,15 @@ from posttrain.models.device import free_bytes
 from posttrain.models.files.loading import is_scorer
 from posttrain.models.forward.activations import Activations
 from posttrain.models.forward.logp import GPU_TILE_BYTES, TILE_BYTES, TILE_TOKENS
-from posttrain.models.memory import byte_count, gathered_bytes, layer_bytes, master_bytes, vocabulary, waiting_bytes
+from posttrain.models.memory import (
+    byte_count,
+    gathered_bytes,
+    layer_bytes,
+    master_bytes,
+    product_bytes,
+    vocabulary,
+    waiting_bytes,
+)
 from posttrain.models.nf4 import dense_bytes
 from posttrain.settings.host import HOST
 from posttrain.train.model_set import ModelSet
@@ -30,7 +38,8 @@ COPIES = 2
 DIVERGENCE_TILES = 7
 """The number of tile-sized tensors that a divergence needs at a time. Jensen-Shannon needs a few more."""
 LOWER_MEMORY = (
-    "Set activations: recompute or offload, lower micro_tokens, use a smaller model, or precision bf16 on a GPU"
+    "Set activations: selective, recompute or offload, lower micro_tokens, use a smaller model, or precision bf16 on a "
+    "GPU"
 )
 
 
@@ -57,7 +66,8 @@ def training_parts(
     waiting = float(tokens * sum(waiting_bytes(model, activations, bf16=bf16) for model in trained))
     layer = float(tokens * max(layer_bytes(model, bf16=bf16) for model in trained))
     dense = float(max(dense_bytes(model, 2 if bf16 else 4, models.runtime.device) for model in trained))
-    again = 0.0 if activations == "keep" else layer
+    kept = tokens * max(product_bytes(model, bf16=bf16) for model in trained) if activations == "selective" else 0
+    again = 0.0 if activations == "keep" else layer - kept
     head = 0.0 if is_scorer(models.policy) else _tile_bytes(models, tokens)
     # gradients of earlier passes
     before = own if step_tokens > processes * models.micro_tokens else _head_bytes(models.policy) / shards

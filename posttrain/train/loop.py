@@ -57,8 +57,8 @@ class TrainingParams(Params, metaclass=Called):
     )
     activations: Activations = Field(
         "keep",
-        description="activations for the backward pass. keep: all. recompute: layer inputs only. offload: layer "
-        "inputs, in host memory (affects memory, not results)",
+        description="activations for the backward pass. keep: all. selective: results of matrix products and "
+        "attention. recompute: layer inputs only. offload: layer inputs, in host memory (affects memory, not results)",
     )
     compile: bool = Field(
         False, description="compile the layers before the first step (docs/memory.md; results differ by rounding)"

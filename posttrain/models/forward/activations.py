@@ -1,20 +1,35 @@
-"""Choose what training keeps from a forward pass for the backward pass: everything, or only layer inputs."""
+"""Choose what training keeps from a forward pass for the backward pass.
+
+Everything, the results of matrix products and attention (the rest of a layer is cheap to compute again), or only the
+layers' inputs.
+"""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint
+from torch.utils.checkpoint import create_selective_checkpoint_contexts as selective_contexts
 
 from posttrain.errors import ModelError
 from posttrain.settings.host import HOST
 
-Activations = Literal["keep", "recompute", "offload"]
+Activations = Literal["keep", "selective", "recompute", "offload"]
+
+PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+ATTENTION = frozenset({
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention", "_varlen_attn",
+})  # fmt: skip
+"""Operators whose results `selective` keeps, with the products."""
+SMALL = 128
+"""Terms of a sum below which a product is computed again."""
 
 
 def set_activations(model: Any, activations: Activations) -> None:
@@ -25,7 +40,7 @@ def set_activations(model: Any, activations: Activations) -> None:
         raise ModelError(what=what, where=HOST.settings_file, fix="Use activations: keep, and lower micro_tokens")
     for layer in layers:  # transformers' own flag, which counts only while the model trains
         layer.gradient_checkpointing = activations != "keep"
-        layer._gradient_checkpointing_func = _offload if activations == "offload" else _recompute
+        layer._gradient_checkpointing_func = WAYS.get(activations, _recompute)
 
 
 def checkpointed_layers(model: Any) -> list[Any]:
@@ -40,11 +55,31 @@ def _recompute(layer: Callable[..., Any], *inputs: Any) -> Any:
     return checkpoint(layer, *inputs, use_reentrant=False)
 
 
+def _selective(layer: Callable[..., Any], *inputs: Any) -> Any:
+    """Keep the results of products and attention, and compute the rest of the layer again in the backward pass."""
+    return checkpoint(layer, *inputs, use_reentrant=False, context_fn=partial(selective_contexts, _policy))
+
+
+def _policy(context: Any, operator: Any, *inputs: Any, **_: Any) -> CheckpointPolicy:
+    del context
+    name = operator.overloadpacket.__name__
+    kept = name in ATTENTION or (name in PRODUCTS and not _is_small(*inputs[-2:]))
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _is_small(left: Tensor, right: Tensor) -> bool:
+    """Return whether a product takes little time for the size of its result, as an adapter's second matrix does."""
+    return left.shape[-1] < SMALL <= right.shape[-1]
+
+
 def _offload(layer: Callable[..., Any], *inputs: Any) -> Any:
     """Do the same, with the inputs in host memory."""
     on_gpu = any(isinstance(value, Tensor) and value.is_cuda for value in inputs)
     with saved_tensors_hooks(_sent_away, _brought_back) if on_gpu else save_on_cpu():
         return _recompute(layer, *inputs)
+
+
+WAYS: Mapping[str, Callable[..., Any]] = {"selective": _selective, "offload": _offload}
 
 
 def _sent_away(part: Tensor) -> Tensor | _Offloaded:

@@ -28,7 +28,7 @@ from tests.library.models.test_fast_paths import closure, models_of, objectives
 from tests.library.models.tiny import random_rows, tiny_folder, tiny_model
 from tests.pipeline.train.test_training import digest, make_run, settings_of, train
 
-LESS: tuple[Activations, ...] = ("recompute", "offload")
+LESS: tuple[Activations, ...] = ("selective", "recompute", "offload")
 
 
 def runtime(precision: str = "fp32", *, fused: bool = True) -> Runtime:
@@ -53,7 +53,12 @@ def assert_equal(make: Callable[[], StepClosure], activations: Activations) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "activations"), [*((name, "recompute") for name in objectives()), ("grpo", "offload"), ("gspo", "offload")]
+    ("name", "activations"),
+    [
+        *((name, way) for name in objectives() for way in ("selective", "recompute")),
+        ("grpo", "offload"),
+        ("gspo", "offload"),
+    ],
 )
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "autograd"])

@@ -124,7 +124,7 @@ def peak_of_a_step(objective: Objective, models: ModelSet) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("activations", ["keep", "recompute"])
+@pytest.mark.parametrize("activations", ["keep", "selective", "recompute"])
 @pytest.mark.parametrize("passes", [SLOW(1), 2])
 @pytest.mark.parametrize("precision", ["fp32", SLOW("bf16")])
 @pytest.mark.parametrize("kind", [by_tiles, by_autograd, with_critic, with_teacher, with_scores, with_lora])
