@@ -95,10 +95,10 @@ class TrainingParams(Params, metaclass=Called):
     def _fits_the_models(self) -> TrainingParams:
         if self.optimizer.critic_first and not self.has_critic:
             raise ValueError("optimizer.critic_first: the run has no critic, so nothing would be learned. Remove it")
-        if self.compile and self.processes > 1:
-            raise ValueError("compile = true: layers are not compiled in shared runs. Set it to false, or processes: 1")
-        if self.compile and self.adapter.type == "qlora":
-            raise ValueError("compile = true: weights in 4 bits are not compiled. Set it to false, or adapter: lora")
+        if self.compile and self.activations == "selective":
+            raise ValueError(
+                "compile = true: compiled layers keep their own choice. Use activations: keep or recompute"
+            )
         return self
 
     @model_validator(mode="after")

@@ -1,5 +1,8 @@
 """Decoder layers compiled by torch for training. Attention and sampling are not compiled.
 
+Of a mixture's layer the parts without routers are compiled, because what routers choose is recorded between the parts.
+A sharded layer is gathered before its compiled code runs.
+
 The compiler's output may depend on the number of tokens that it sees first. So it runs before the first step on batches
 that are always the same. Nothing is compiled later, and a pass that does not fit runs uncompiled. A run's bytes
 therefore depend neither on caches nor on where the run was interrupted.
@@ -13,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from posttrain.errors import ModelError
 from posttrain.measure.phases import phase
@@ -20,6 +24,7 @@ from posttrain.models.device import repeatable
 from posttrain.models.forward.activations import checkpointed_layers
 from posttrain.models.forward.forward import attention_uncompiled, packed_states, runs_in_rows
 from posttrain.models.forward.routers import find_routers
+from posttrain.models.sharding import gathered, is_sharded
 from posttrain.rollout import TokenRow
 from posttrain.settings.host import HOST
 from posttrain.text.packing import pack
@@ -45,7 +50,7 @@ def compiled(models: Iterable[Any], *, on: bool) -> Iterator[None]:
     with attention_uncompiled(), torch.compiler.set_stance("default"):
         try:
             for layer in layers:
-                plain = type(layer).forward.__wrapped__  # without transformers' code for `activations`
+                plain = _plain_forward(layer)
                 if type(layer) not in bodies:
                     bodies[type(layer)] = torch.compile(plain, dynamic=True, options=OPTIONS)
                 layer.forward = partial(_forward, layer, plain, bodies[type(layer)])
@@ -63,23 +68,39 @@ def compiled(models: Iterable[Any], *, on: bool) -> Iterator[None]:
 def _forward(layer: Any, plain: Callable[..., Any], body: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
     """Return the function that replaces a layer's own forward."""
     run = partial(body if torch.is_grad_enabled() else plain, layer, **named)
-    if layer.gradient_checkpointing and layer.training:
+    if getattr(layer, "gradient_checkpointing", False) and layer.training:
         return layer._gradient_checkpointing_func(run, *inputs)
     return run(*inputs)
 
 
+def _plain_forward(layer: Any) -> Callable[..., Any]:
+    """Return the forward of a layer's class, without transformers' code for `activations`."""
+    forward: Callable[..., Any] = type(layer).forward
+    return forward.__wrapped__ if hasattr(layer, "gradient_checkpointing") else forward
+
+
 def compiled_layers(model: Any) -> list[Any]:
-    """Return the layers to compile. Raise for a model without any."""
+    """Return the layers to compile, or their parts without routers. Raise for a model without any."""
     layers = checkpointed_layers(model)
+    routers = set(find_routers(model))
+    if routers:
+        layers = [part for layer in layers for part in _parts_without(routers, layer)]
     reasons = {
         "it runs its own code over padded rows": runs_in_rows(model),
-        "the routers of a mixture are recorded between its parts": bool(find_routers(model)),
         "transformers has no layers of it that can be compiled one by one": not layers,
     }
     if found := [reason for reason, holds in reasons.items() if holds]:
         what = f"compile = true, and {type(model).__name__} cannot be compiled: {found[0]}"
         raise ModelError(what=what, where=HOST.settings_file, fix="Remove it, or set compile: false")
     return layers
+
+
+def _parts_without(routers: set[Any], layer: Any) -> list[Any]:
+    """Return the layer if it has no routers, else those of its parts that have none and consist of parts again."""
+    if not routers & set(layer.modules()):
+        return [layer]
+    parts = [part for part in layer.children() if not routers & set(part.modules())]
+    return [part for part in parts if any(True for _ in part.children()) and not isinstance(part, nn.ModuleList)]
 
 
 def _compile(model: Any) -> None:
@@ -91,9 +112,14 @@ def _compile(model: Any) -> None:
         _check_compiler(device)
         with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"), torch.enable_grad():
             for batch in batches:
-                states = packed_states(model.train(), pack(batch).to(device))
+                packed = pack(batch).to(device)
+                states = gathered(model, partial(packed_states, model.train(), packed))
                 with repeatable():
-                    torch.autograd.grad(states.float().sum(), trained, allow_unused=True)
+                    if is_sharded(model):  # its gradients are sent to the processes
+                        states.float().sum().backward()
+                        model.zero_grad(set_to_none=True)
+                    else:
+                        torch.autograd.grad(states.float().sum(), trained, allow_unused=True)
     except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InvalidCxxCompiler) as error:
         what = f"compile = true, and torch cannot compile {type(model).__name__} ({_first_line(error)})"
         fix = "Install a C++ compiler (Debian, Ubuntu: apt-get install g++), or set compile: false"

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 from posttrain.errors import ModelError, ParamsError
 from posttrain.models.adapters import LoraOptions
 from posttrain.models.forward.activations import Activations, set_activations
-from posttrain.models.forward.compiled import compiled
+from posttrain.models.forward.compiled import compiled, compiled_layers
 from posttrain.models.lora import add, freeze
 from posttrain.settings.params import check
 from posttrain.train.loop import TrainingParams, checkpoint_settings
@@ -85,7 +84,7 @@ def test_layers_that_are_computed_again_too(name: str, activations: Activations)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("activations", ["keep", "recompute"])
-@pytest.mark.parametrize("kind", ["lora", "dora"])
+@pytest.mark.parametrize("kind", ["lora", "dora", "qlora"])
 def test_adapters_too(kind: str, activations: Activations, tmp_path: Path) -> None:
     """The first layer's input has no gradient."""
 
@@ -198,18 +197,20 @@ def test_afterwards_the_layers_are_as_before(monkeypatch: pytest.MonkeyPatch) ->
     run_step()  # the attention is registered again
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [({"processes": 2}, "shared runs"), ({"adapter": {"type": "qlora"}}, "4 bits")],
-)
-def test_what_is_not_compiled_is_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ParamsError, match=said):
-        check(TrainingParams, {"compile": True, **settings}, where="test")
+def test_layers_that_choose_what_they_keep_are_refused() -> None:
+    with pytest.raises(ParamsError, match="Use activations: keep or recompute"):
+        check(TrainingParams, {"compile": True, "activations": "selective"}, where="test")
 
 
-def test_a_mixture_is_refused() -> None:
-    with pytest.raises(ModelError, match="routers"), compiled([family("mixtral")], on=True):
-        raise AssertionError("it began to train")
+@pytest.mark.slow
+@pytest.mark.parametrize("activations", ["keep", "recompute"])
+def test_a_mixture_too(activations: Activations) -> None:
+    """Its attention: what its routers choose is recorded between the parts."""
+    mixture = family("qwen3_moe")
+    assert {type(part).__name__ for part in compiled_layers(mixture)} == {"Qwen3MoeAttention"}
+    assert_close(
+        lambda: closure(objectives()["grpo"], ModelSet(family("qwen3_moe"), runtime(), micro_tokens=64)), activations
+    )
 
 
 if __name__ == "__main__":

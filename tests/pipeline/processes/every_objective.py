@@ -1,6 +1,6 @@
 """A few optimizer steps of every objective by this process and others; the first one writes weights and metrics.
 
-python -m tests.pipeline.processes.every_objective RANK SIZE RENDEZVOUS FOLDER DTYPE SHARDS [OBJECTIVE ...]
+python -m tests.pipeline.processes.every_objective RANK SIZE RENDEZVOUS FOLDER DTYPE SHARDS [--compile] [OBJECTIVE ...]
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from posttrain.distributed import world
 from posttrain.laws.cases import Shape, build
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import with_scalar_head
+from posttrain.models.forward.compiled import compiled
 from posttrain.models.master_weights import frozen_on, placed
 from posttrain.models.sharding import full, mesh_of, own_part
 from posttrain.online.trpo import Trpo
@@ -34,6 +35,7 @@ from tests.library.laws.subjects import subjects
 from tests.library.models.tiny import tiny_model
 
 STEPS, MICRO_TOKENS, VOCABULARY = 3, 60, 97
+COMPILES = "--compile"
 MIXTURES = ("mixture, grpo", "mixture, dpo")
 """Objectives on a mixture of experts with a balance loss."""
 OPTIMIZER = OptimizerParams(lr=1e-3, weight_decay=0.1)
@@ -118,7 +120,13 @@ def batch_of(objective: Objective, models: ModelSet, seed: int, vocabulary: int)
 
 
 def run(
-    name: str, dtype: torch.dtype, shards: int | None, device: Literal["cpu", "cuda"] = "cpu", steps: int = STEPS
+    name: str,
+    dtype: torch.dtype,
+    shards: int | None,
+    device: Literal["cpu", "cuda"] = "cpu",
+    steps: int = STEPS,
+    *,
+    compiles: bool = False,
 ) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
     """The trained weights and the metrics of each step."""
     mixture = name in MIXTURES
@@ -154,30 +162,32 @@ def run(
     update.load_state_dict(moments_within_a_run(models))
     if trpo:
         update = Trpo(models.policy, TrpoOptions(delta=0.02, iterations=4))
-    state, metrics = objective.initial_state(), []
+    state, metrics = objective.initial_state(), list[dict[str, float]]()
     vocabulary = first.config.get_text_config().vocab_size
-    for step in range(steps):
-        batch = batch_of(objective, models, step, vocabulary)
-        if models.old is not None:
-            models.copy_policy(models.old)
-        prepared = objective.prepare(batch.columns, state)
-        state = prepared.state
-        for model in models.trained.values():
-            model.train()
-        closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers, state)
-        metrics.append(update.step(closure, step / steps) | dict(prepared.metrics))
+    with compiled(models.trained.values(), on=compiles):
+        for step in range(steps):
+            batch = batch_of(objective, models, step, vocabulary)
+            if models.old is not None:
+                models.copy_policy(models.old)
+            prepared = objective.prepare(batch.columns, state)
+            state = prepared.state
+            for model in models.trained.values():
+                model.train()
+            closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers, state)
+            metrics.append(update.step(closure, step / steps) | dict(prepared.metrics))
     weights = {f"{name}/{key}": full(part.detach()).contiguous() for key, part in models.trained_parameters().items()}
     return weights, metrics
 
 
 def main() -> None:
     rank, size, meeting, folder, kind, shards, *chosen = sys.argv[1:]
+    compiles = chosen[:1] == [COMPILES]
     if int(size) > 1:
         world.connect(int(rank), int(size), meeting)
     weights: dict[str, torch.Tensor] = {}
     metrics = {}
-    for name in chosen or names():
-        own, metrics[name] = run(name, getattr(torch, kind), int(shards) or None)
+    for name in chosen[compiles:] or names():
+        own, metrics[name] = run(name, getattr(torch, kind), int(shards) or None, compiles=compiles)
         weights |= own
     if world.is_rank_zero():
         place = Path(folder)

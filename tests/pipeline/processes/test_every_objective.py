@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.pipeline.processes.differences import largest
-from tests.pipeline.processes.every_objective import names
+from tests.pipeline.processes.every_objective import COMPILES, names
 from tests.pipeline.processes.launched import launch
 
 MODULE = "tests.pipeline.processes.every_objective"
@@ -52,6 +52,17 @@ def test_a_few_objectives_train_with_two_processes_what_they_do_with_one(place: 
 def test_several_processes_train_what_one_does(place: Path, size: int, dtype: str, shards: int) -> None:
     one, several = results(place, 1, dtype), results(place, size, dtype, shards)
     assert_equal(largest(one, several), names(), dtype)
+
+
+@pytest.mark.slow
+def test_compiled_layers_of_two_processes_train_what_uncompiled_ones_do(place: Path) -> None:
+    """Whole layers of a dense model, attention of a mixture: within 1e-5, and not the same bits."""
+    chosen = ("grpo", "dpo", "ppo", "mixture, grpo")
+    plain = results(place, 2, "float32", chosen=chosen, again="-plain")
+    compiled = results(place, 2, "float32", chosen=(COMPILES, *chosen), again="-compiled")
+    found = largest(plain, compiled)
+    assert found.keys() == set(chosen)
+    assert all(0 < weights < 1e-5 and metrics < 1e-4 for weights, metrics in found.values()), found
 
 
 def assert_equal(found: dict[str, tuple[float, float]], expected: Collection[str], dtype: str) -> None:
