@@ -252,6 +252,8 @@ def _train(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, e
             for model in models.trained.values():
                 model.train()
             closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers, prepared.state)
+            if step == first and world.count() > 1 and world.is_rank_zero():
+                print(f"{run.name}: {models.sharing_of(closure.batch)}", flush=True)
             metrics = run.update.step(closure, step / source.steps)
             state = prepared.state
         run.step_log.trained(step, prepared.step)

@@ -30,7 +30,7 @@ from posttrain.models.sharded_start import copy_flags, fill_from_first
 from posttrain.models.sharding import full, gathered, is_divided, is_sharded, mesh_of, own_part, place_of, shard
 from posttrain.rollout import TokenRow
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
-from posttrain.train.sharing import Rounds, own_parts, share_out
+from posttrain.train.sharing import Rounds, described, own_parts, share_out
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -286,8 +286,15 @@ class ModelSet:
 
     def shared_out(self, batch: Batch) -> Rounds:
         """Return which of the batch's rows each process computes, pass by pass. All processes get the same answer."""
-        items, width = batch.columns.items.tolist(), backbone(self.policy).config.get_text_config().hidden_size
-        return share_out(batch.rows, items, self.micro_tokens, world.count(), width)
+        return share_out(batch.rows, batch.columns.items.tolist(), self.micro_tokens, world.count(), self._width)
+
+    def sharing_of(self, batch: Batch) -> str:
+        """Return a line about how well the processes share the batch."""
+        return described(batch.rows, self.shared_out(batch), self._width)
+
+    @property
+    def _width(self) -> int:
+        return int(backbone(self.policy).config.get_text_config().hidden_size)
 
     def own_micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, bool]]:
         """Yield this process's parts of the batch, and whether each counts. All processes get the same number."""

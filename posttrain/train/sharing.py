@@ -98,6 +98,18 @@ def useful_share(rows: Sequence[TokenRow], rounds: Rounds, width: float, *, padd
     return work_of(rows, width) / waits if waits else 1.0
 
 
+def described(rows: Sequence[TokenRow], rounds: Rounds, width: float) -> str:
+    """Return how well a step is shared.
+
+    '8 processes share a step: 80 % of their time is useful, passes of 1,537 to 2,048 tokens'
+    """
+    sizes = [sum(len(rows[i]) for i in part) for parts in rounds for part in parts]
+    share, processes = useful_share(rows, rounds, width), len(rounds[0])
+    idle = f"; {sizes.count(0)} passes have no row of their own: take larger batches" if 0 in sizes else ""
+    passes = f"passes of {min(filter(None, sizes)):,} to {max(sizes):,} tokens"
+    return f"{processes} processes share a step: {100 * share:.0f} % of their time is useful, {passes}{idle}"
+
+
 def own_parts(rounds: Rounds, process: int) -> Iterator[tuple[list[int], bool]]:
     """Yield this process's rows in each round, with a flag whether they count.
 
