@@ -52,6 +52,11 @@ class DeviceParams(Params):
         True,
         description="on a CUDA GPU in bf16, decode with CUDA graphs and a paged KV cache (docs/gpu.md)",
     )
+    compile_decoding: bool = Field(
+        False,
+        description="with cuda_graphs, compile a decoding step around attention (takes a minute at the start; results "
+        "differ by rounding)",
+    )
     threads: int = Field(
         1, ge=1, le=256, description="CPU threads; results are reproducible for a fixed number of threads"
     )
@@ -75,7 +80,7 @@ class Runtime:
         if name == "cpu":
             keep_freed_memory()
         self.device = torch.device(name)
-        self.cuda_graphs = params.cuda_graphs
+        self.cuda_graphs, self.compile_decoding = params.cuda_graphs, params.compile_decoding
         self.precision = params.precision
         self.bf16 = in_bf16(params.precision, self.device)
         facts = gpu_facts() if name == "cuda" else {}

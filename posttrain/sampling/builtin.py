@@ -127,8 +127,9 @@ class Decoder:
         longest = max((len(request.ids) for request in requests), default=0)
         self._share = 0.0 if mixture is None else mixture.share
         models = [model] if mixture is None else [model, mixture.other]
+        graphs, compiled = runtime.cuda_graphs, runtime.compile_decoding
         self._backends = [
-            backend_of(mixed, longest, params.max_tokens, cuda_graphs=runtime.cuda_graphs) for mixed in models
+            backend_of(mixed, longest, params.max_tokens, cuda_graphs=graphs, compiled=compiled) for mixed in models
         ]
         self._check_every = steps_between_checks(self._device)
         self._admission = Admission(self._prompts, params, self._device, self._backends, section)

@@ -13,11 +13,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm, silu
+from torch.nn.functional import rms_norm
 
 from posttrain.models.adapters import is_plain, linear_of, merged_weight
 from posttrain.models.decoder.kv_cache import CachedAttention, PromptAttention
 from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
+from posttrain.models.decoder.layer_parts import Matrix, after_attention, before_attention, compiled_part
 from posttrain.models.decoder.paged import PAGE, PagedAttention, batch_rows, own_pages
 from posttrain.models.forward.forward import Scoring, has_own_cache, hidden_states, own_states, row_states, runs_in_rows
 from posttrain.models.forward.logp import head_of
@@ -36,23 +37,23 @@ FIXED_ROTARY = ("default", "linear", "llama3", "yarn")
 @dataclass(frozen=True)
 class _Layer:
     before: Tensor
-    qkv: tuple[Tensor, Tensor | None]
+    qkv: Matrix
     head_norms: tuple[Tensor, Tensor] | None
-    out: tuple[Tensor, Tensor | None]
+    out: Matrix
     after: Tensor
-    gate_up: tuple[Tensor, Tensor | None]
-    down: tuple[Tensor, Tensor | None]
+    gate_up: Matrix
+    down: Matrix
     scoring: Scoring
 
 
 class DecoderStep:
     """The hidden state after one more token of each row. It is built again after the weights have changed."""
 
-    def __init__(self, model: Any, longest: int) -> None:
-        """`longest`: all positions are below it."""
+    def __init__(self, model: Any, longest: int, *, compiled: bool = False) -> None:
+        """`longest`: all positions are below it. `compiled`: run the parts around attention as compiled code."""
         core, config = model.base_model, model.config
         self._embedding, self._norm, self._eps = core.embed_tokens.weight, core.norm.weight, config.rms_norm_eps
-        self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self._kv_heads = config.num_key_value_heads
         self._size = core.layers[0].self_attn.head_dim
         places = torch.arange(longest, device=self._embedding.device)[None]
         cos, sin = core.rotary_emb(self._embedding[:1], places)
@@ -61,6 +62,10 @@ class DecoderStep:
         with torch.no_grad():
             window = config.sliding_window if type(core).__name__ == "MistralModel" else None
             self._layers = [_layer(layer, window, self._embedding.dtype) for layer in core.layers]
+        self._before: Callable[..., tuple[Tensor, Tensor, Tensor]] = before_attention
+        self._after: Callable[..., Tensor] = after_attention
+        if compiled:
+            self._before, self._after = compiled_part(before_attention), compiled_part(after_attention)
 
     @property
     def takes_pages(self) -> bool:
@@ -70,32 +75,14 @@ class DecoderStep:
     def __call__(self, token_R: Tensor, position_R: Tensor, cache: DecodingAttention) -> Tensor:
         """Return the last hidden states [R, D] of one token per row."""
         x = self._embedding[token_R]
-        width, eps = x.shape[1:], self._eps
-        cos, sin = self._cos[position_R][:, None], self._sin[position_R][:, None]
+        turn = self._cos[position_R][:, None], self._sin[position_R][:, None]
         for i, layer in enumerate(self._layers):
-            query, key, value = self._query_key_value(
-                linear(rms_norm(x, width, layer.before, eps), *layer.qkv), layer, cos, sin
+            query, key, value = self._before(
+                x, layer.before, layer.qkv, layer.head_norms, turn, self._kv_heads, self._eps
             )
             mixed = cache.attend(i, query, key, value, layer.scoring).reshape(x.shape[0], -1)
-            x = _added(x, mixed, *layer.out)
-            gate, up = linear(rms_norm(x, width, layer.after, eps), *layer.gate_up).chunk(2, dim=1)
-            x = _added(x, silu(gate).mul_(up), *layer.down)
-        return rms_norm(x, width, self._norm, eps)
-
-    def _query_key_value(self, qkv: Tensor, layer: _Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values [R, H, 1, D] with rotary positions applied."""
-        heads, rotated = self._heads, self._heads + self._kv_heads
-        split = qkv.view(-1, rotated + self._kv_heads, self._size)
-        both = split[:, :rotated]
-        if layer.head_norms is not None:
-            parts = (split[:, :heads], split[:, heads:rotated])
-            normed = [
-                rms_norm(part.to(w.dtype), (self._size,), w, self._eps)
-                for part, w in zip(parts, layer.head_norms, strict=True)
-            ]
-            both = torch.cat(normed, dim=1)
-        both = (both * cos).addcmul_(both.roll(self._size // 2, -1), sin)[:, :, None]
-        return both[:, :heads], both[:, heads:], split[:, rotated:, None]
+            x = self._after(x, mixed, layer.out, layer.after, layer.gate_up, layer.down, self._eps)
+        return rms_norm(x, x.shape[1:], self._norm, self._eps)
 
 
 def supports_decoder_step(model: Any) -> bool:
@@ -133,16 +120,11 @@ def _mlp(layer: Any) -> tuple[Any, Any, Any]:
     return layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj
 
 
-def _concatenated(dtype: torch.dtype, *parts: Any) -> tuple[Tensor, Tensor | None]:
+def _concatenated(dtype: torch.dtype, *parts: Any) -> Matrix:
     """Return linear layers with the same input as one layer, with adapters merged."""
     weights, biases = [merged_weight(part) for part in parts], [linear_of(part).bias for part in parts]
     weight = torch.cat(weights) if len(parts) > 1 else weights[0]
     return weight.to(dtype), None if biases[0] is None else torch.cat(biases)
-
-
-def _added(x: Tensor, part: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x + linear(part), in one product."""
-    return torch.addmm(x if bias is None else x + bias, part, weight.t())
 
 
 DecodeFn = Callable[[Tensor, Tensor], Tensor]
@@ -195,11 +177,16 @@ class DecoderBackend(Protocol):
         ...
 
 
-def backend_of(model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool = False) -> DecoderBackend:
-    """Return the fastest backend that can run the model. `cuda_graphs`: use them if the model permits."""
+def backend_of(
+    model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool = False, compiled: bool = False
+) -> DecoderBackend:
+    """Return the fastest backend that can run the model. `cuda_graphs`: use them if the model permits.
+
+    `compiled`: compile the captured step.
+    """
     if runs_in_rows(model):
         return OwnCacheDecoder(model) if has_own_cache(model) else RecomputeDecoder(model)
-    return CachedDecoder(model, longest_prompt, max_new_tokens, cuda_graphs=cuda_graphs)
+    return CachedDecoder(model, longest_prompt, max_new_tokens, cuda_graphs=cuda_graphs, compiled=compiled)
 
 
 @dataclass
@@ -299,12 +286,17 @@ class RecomputeDecoder:
 class CachedDecoder:
     """A model with our cache, and the last hidden state of each row."""
 
-    def __init__(self, model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool) -> None:
+    def __init__(
+        self, model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool, compiled: bool = False
+    ) -> None:
         head = head_of(model)
         self._model, self._head = model, head
         self._device = head.weight_VD.device
-        self._step = DecoderStep(model, longest_prompt + max_new_tokens) if supports_decoder_step(model) else None
+        longest = longest_prompt + max_new_tokens
+        self._step = DecoderStep(model, longest) if supports_decoder_step(model) else None
         paged = cuda_graphs and self._step is not None and self._step.takes_pages
+        if paged and compiled:
+            self._step = DecoderStep(model, longest, compiled=True)
         self._cache: DecodingAttention = (
             PagedAttention(longest_prompt, max_new_tokens, self._device)
             if paged

@@ -116,7 +116,7 @@ def _compile(model: Any) -> None:
                 states = gathered(model, partial(packed_states, model.train(), packed))
                 with repeatable():
                     if is_sharded(model):  # its gradients are sent to the processes
-                        states.float().sum().backward()
+                        states.float().sum().backward()  # type: ignore[no-untyped-call]
                         model.zero_grad(set_to_none=True)
                     else:
                         torch.autograd.grad(states.float().sum(), trained, allow_unused=True)

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from posttrain.models.decoder import step as decoder_step
+from posttrain.models.decoder.layer_parts import added, query_key_value
 from posttrain.models.decoder.paged import PAGE, PagedAttention, own_pages
 from posttrain.models.decoder.step import (
     CachedDecoder,
@@ -18,7 +19,6 @@ from posttrain.models.decoder.step import (
     DecoderStep,
     OwnCacheDecoder,
     RecomputeDecoder,
-    _added,
     _concatenated,
     _layer,
     _mlp,
@@ -147,21 +147,21 @@ def test_layers_of_one_input_are_one_layer() -> None:
     assert bias is not None
     assert_close(x @ weight.T + bias, torch.cat([one(x), two(x)], dim=1))
     start = torch.randn(4, 2)
-    assert_close(_added(start, x, one.weight, one.bias), start + one(x))
-    assert_close(_added(start, x, one.weight, None), start + x @ one.weight.T)
+    assert_close(added(start, x, one.weight, one.bias), start + one(x))
+    assert_close(added(start, x, one.weight, None), start + x @ one.weight.T)
 
 
 def test_queries_keys_and_values_are_turned_by_their_position() -> None:
     step = DecoderStep(tiny_model(), 8)
-    step._layers[0] = layer = step._layers[0].__class__(**{**vars(step._layers[0]), "head_norms": None})
     qkv = torch.randn(2, (4 + 2 + 2) * 8)
     at_0 = step._cos[[0, 0]][:, None], step._sin[[0, 0]][:, None]
-    query, key, value = step._query_key_value(qkv, layer, *at_0)
+    query, key, value = query_key_value(qkv, None, at_0, 2, 1e-6)
     split = qkv.view(2, 8, 8)
     assert_close(query[:, :, 0], split[:, :4])
     assert_close(key[:, :, 0], split[:, 4:6])
     assert_close(value[:, :, 0], split[:, 6:])
-    turned = step._query_key_value(qkv, layer, step._cos[[3, 3]][:, None], step._sin[[3, 3]][:, None])
+    at_3 = step._cos[[3, 3]][:, None], step._sin[[3, 3]][:, None]
+    turned = query_key_value(qkv, None, at_3, 2, 1e-6)
     assert_close(turned[0].norm(dim=-1), query.norm(dim=-1)) and not torch.allclose(turned[0], query)
 
 
