@@ -75,7 +75,7 @@ def _forward(layer: Any, plain: Callable[..., Any], body: Callable[..., Any], *i
 
 def _plain_forward(layer: Any) -> Callable[..., Any]:
     """Return the forward of a layer's class, without transformers' code for `activations`."""
-    forward: Callable[..., Any] = type(layer).forward
+    forward: Any = type(layer).forward
     return forward.__wrapped__ if hasattr(layer, "gradient_checkpointing") else forward
 
 
