@@ -76,7 +76,8 @@ def _forward(layer: Any, plain: Callable[..., Any], body: Callable[..., Any], *i
 def _plain_forward(layer: Any) -> Callable[..., Any]:
     """Return the forward of a layer's class, without transformers' code for `activations`."""
     forward: Any = type(layer).forward
-    return forward.__wrapped__ if hasattr(layer, "gradient_checkpointing") else forward
+    plain: Callable[..., Any] = forward.__wrapped__ if hasattr(layer, "gradient_checkpointing") else forward
+    return plain
 
 
 def compiled_layers(model: Any) -> list[Any]:
