@@ -6,8 +6,8 @@ for the whole model, as a run of one process does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -15,10 +15,24 @@ from torch import Tensor, nn
 
 from posttrain.distributed import world
 from posttrain.errors import ModelError
-from posttrain.models.sharding import is_divided, own_part, place_of
+from posttrain.models.device import Runtime
+from posttrain.models.sharding import is_divided, own_part, place_of, shard
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 FLAGS = ("runs_in_rows", "has_own_cache")
 """What the check at load found out about a model."""
+
+
+def parted(make: Callable[..., Any], runtime: Runtime, mesh: DeviceMesh) -> Any:
+    """Return a sharded model. `make` creates it with the first process's values, and with `empty` without values."""
+    whole = make() if world.is_rank_zero() else None
+    model = runtime.suit(make(empty=True))
+    copy_flags(whole, model)
+    shard(model, mesh, bf16=runtime.bf16)
+    fill_from_first(model, whole, runtime.device)
+    return model
 
 
 def copy_flags(whole: Any | None, model: Any) -> None:

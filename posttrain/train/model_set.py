@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,10 +26,11 @@ from posttrain.models.forward.forward import backbone, packed_states, score_rows
 from posttrain.models.forward.logp import AnyHead, head_of, module_head_of, token_logp
 from posttrain.models.forward.routers import Recording, find_routers
 from posttrain.models.master_weights import compute_in_bf16, is_trained_in_bf16, master_of, placed
-from posttrain.models.sharded_start import copy_flags, fill_from_first
-from posttrain.models.sharding import full, gathered, is_divided, is_sharded, mesh_of, own_part, place_of, shard
+from posttrain.models.sharded_start import parted
+from posttrain.models.sharding import full, gathered, is_divided, is_sharded, mesh_of, own_part, place_of
 from posttrain.rollout import TokenRow
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
+from posttrain.train.model_settings import ModelSettings, StartModel
 from posttrain.train.sharing import Rounds, described, own_parts, share_out
 
 if TYPE_CHECKING:
@@ -52,36 +53,6 @@ class Teacher:
     """For a served teacher: ids and log-probs [M, K] of its likeliest tokens at each trained token of some rows."""
     share: float = 1.0
     """Its share of the divergence, if there are several teachers."""
-
-
-class StartModel(Protocol):
-    """Makes a new copy of a run's start model.
-
-    `scores`: with a scalar head. `empty`: on torch's device "meta", without values and memory.
-    """
-
-    def __call__(self, *, scores: bool = False, empty: bool = False) -> Any: ...
-
-
-class ModelSettings(Protocol):
-    """The settings of a run that affect its models."""
-
-    @property
-    def micro_tokens(self) -> int: ...
-
-    @property
-    def shards(self) -> int | None: ...
-
-    @property
-    def divides_models(self) -> bool: ...
-
-    @property
-    def reference_moves(self) -> bool: ...
-
-    @property
-    def critic_start(self) -> Path | None: ...
-
-    def attach(self, start: Path) -> Attach | None: ...
 
 
 @dataclass(frozen=True)
@@ -208,19 +179,15 @@ class ModelSet:
                 model = attach.add(model) if adapted else model
             return model if trained else model.requires_grad_(requires_grad=False)
 
-        def parted(make: Callable[..., Any]) -> Any:
-            whole = make() if world.is_rank_zero() else None
-            model = runtime.suit(make(empty=True))
-            copy_flags(whole, model)
-            shard(model, mesh, bf16=runtime.bf16)
-            fill_from_first(model, whole, runtime.device)
-            return model
-
         policy = partial(made, scores="score" in needs)
-        reference = parted(partial(made, adapted=reference_moves, trained=False)) if "ref_logp" in needs else None
-        critic = parted(partial(made, scores=True)) if "value" in needs else None
+        reference = (
+            parted(partial(made, adapted=reference_moves, trained=False), runtime, mesh)
+            if "ref_logp" in needs
+            else None
+        )
+        critic = parted(partial(made, scores=True), runtime, mesh) if "value" in needs else None
         old = place(made(trained=False)) if "kl_old" in needs else None
-        return cls(parted(policy), runtime, reference, critic, old, remake=policy)
+        return cls(parted(policy, runtime, mesh), runtime, reference, critic, old, remake=policy)
 
     @property
     def sharded(self) -> bool:

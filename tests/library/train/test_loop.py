@@ -85,8 +85,7 @@ def test_settings_of_every_training() -> None:
     ("settings", "fault"),
     [
         ({"optimizer": {"critic_first": 0.5}}, "optimizer.critic_first: the run has no critic"),
-        ({"compile": True, "processes": 2}, "layers are not compiled in shared runs"),
-        ({"compile": True, "adapter": {"type": "qlora"}}, "weights in 4 bits are not compiled"),
+        ({"compile": True, "activations": "selective"}, "compiled layers keep their own choice"),
         ({"optimizer": {"matrices": "muon"}, "adapter": LORA}, "it takes whole matrices"),
         ({"processes": 3, "shards": 2}, "shards = 2 does not divide processes = 3"),
         ({"processes": 2, "adapter": {"type": "qlora"}}, "weights in 4 bits cannot be divided"),
