@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 import polars as pl
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from posttrain.algorithms.objective import STEP_COLUMNS, HeldoutItems, Objective
 from posttrain.errors import DataError
@@ -20,6 +21,7 @@ from posttrain.measure.phases import phase
 from posttrain.settings.listing import Listing
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import Example, collate
+from posttrain.train.by_all import by_all, first_of_items
 from posttrain.train.heldout import first_by_id
 from posttrain.train.loop import TrainingRun
 from posttrain.train.model_set import ModelSet
@@ -152,19 +154,15 @@ class HeldoutLoss:
     def _measured(self) -> HeldoutItems:
         for model in self._models.trained.values():
             model.eval()  # without dropout
-        needs = self._objective.needs
-        parts = [
-            self._objective.heldout(self._models.forward(micro, needs))
-            for micro in self._models.micro_batches(self._compared())
-        ]
+        batch, names = self._compared(), list[str]()
 
-        def joined(values: list[Any]) -> Any:
-            return None if values[0] is None else torch.cat(values).double().cpu()
+        def measured(micro: Batch) -> list[Tensor]:
+            found = self._objective.heldout(self._models.forward(micro, self._objective.needs))
+            names[:] = found.figures
+            likely = [] if found.logps_IK is None else [found.logps_IK]
+            return [found.loss_I, found.weight_I, *found.figures.values(), *likely]
 
-        names = parts[0].figures
-        return HeldoutItems(
-            joined([part.loss_I for part in parts]),
-            joined([part.weight_I for part in parts]),
-            {name: joined([part.figures[name] for part in parts]) for name in names},
-            joined([part.logps_IK for part in parts]),
-        )
+        columns = [part.double() for part in by_all(self._models, batch, measured, first_of_items(batch))]
+        loss_I, weight_I, *rest = columns
+        figures, likely = dict(zip(names, rest, strict=False)), rest[len(names) :]
+        return HeldoutItems(loss_I, weight_I, figures, likely[0] if likely else None)

@@ -30,6 +30,7 @@ from posttrain.models.sharded_start import parted
 from posttrain.models.sharding import full, gathered, is_divided, is_sharded, mesh_of, own_part, place_of
 from posttrain.rollout import TokenRow
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
+from posttrain.train.by_all import by_all
 from posttrain.train.model_settings import ModelSettings, StartModel
 from posttrain.train.sharing import Rounds, described, own_parts, share_out
 
@@ -354,19 +355,14 @@ class ModelSet:
         needed = [name for name in SCORED_COLUMNS if name in needs or (name == "old_value" and "value" in needs)]
         for name in needed:
             if name not in batch.columns.tokens:
-                column = self._scored_by_all(name, batch)
+                sizes = batch.columns.lengths_B.tolist()
+                [column] = by_all(self, batch, partial(self._scores, name), sizes)
                 batch = batch.with_columns(batch.columns.with_tokens(**{name: column}))
         return batch
 
-    def _scored_by_all(self, name: str, batch: Batch) -> Tensor:
-        """Return a column of the batch, whose rows are shared out to the processes."""
-        parts = self.own_micro_batches(batch)
-        mine = [self._score(name, micro)[: None if counts else 0] for micro, counts in parts]
-        every = torch.cat(world.gathered_tensors(torch.cat(mine).cpu()))
-        rounds, sizes = self.shared_out(batch), batch.columns.lengths_B.tolist()
-        order = [row for process in range(world.count()) for dealt in rounds for row in dealt[process]]
-        found = dict(zip(order, torch.split(every, [sizes[row] for row in order]), strict=True))
-        return torch.cat([found[row] for row in range(len(batch))])
+    def _scores(self, name: str, micro: Batch) -> list[Tensor]:
+        """Return one of the scored columns for a part of a batch."""
+        return [self._score(name, micro)]
 
     def _score(self, name: str, micro: Batch) -> Tensor:
         packed = self.packed(micro)
