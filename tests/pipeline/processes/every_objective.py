@@ -19,6 +19,7 @@ from posttrain.algorithms.distill.reverse_kl import reverse_kl
 from posttrain.algorithms.objective import Objective, columns_before_prepare
 from posttrain.algorithms.policy_config import TrpoOptions
 from posttrain.distributed import world
+from posttrain.evaluate.table_watch import HeldoutLoss
 from posttrain.laws.cases import Shape, build
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import with_scalar_head
@@ -27,6 +28,7 @@ from posttrain.models.master_weights import frozen_on, placed
 from posttrain.models.sharding import full, mesh_of, own_part
 from posttrain.online.trpo import Trpo
 from posttrain.rollout import TokenRow
+from posttrain.train.batch_sources import Example
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update
 from posttrain.train.routing import RouterParams, routers_of
@@ -119,6 +121,13 @@ def batch_of(objective: Objective, models: ModelSet, seed: int, vocabulary: int)
     return scored.with_columns(scored.columns.with_tokens(old_logp=sampled))
 
 
+def heldout_of(models: ModelSet, objective: Any) -> dict[str, float]:
+    """The loss of held-out rows, of which each process computes some."""
+    examples = [Example([TokenRow([1], [2 + size] * size)]) for size in (9, 30, 4, 17, 50)]
+    measured = HeldoutLoss(models, objective, examples, "test")()
+    return {f"heldout_{place}": float(value) for place, value in enumerate(measured.true_P)}
+
+
 def run(
     name: str,
     dtype: torch.dtype,
@@ -175,6 +184,8 @@ def run(
                 model.train()
             closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers, state)
             metrics.append(update.step(closure, step / steps) | dict(prepared.metrics))
+    if name == "likelihood":
+        metrics[-1] |= heldout_of(models, objective)
     weights = {f"{name}/{key}": full(part.detach()).contiguous() for key, part in models.trained_parameters().items()}
     return weights, metrics
 
