@@ -98,12 +98,15 @@ class RankZeroSampler:
         return self._longest
 
     def sync(self, model: Any, version: str) -> None:
-        """Gather the weights and give them to the engine."""
+        """Give the weights to the engine. The other processes help to gather them."""
+        from posttrain.sampling.vllm.together import announce, follow
+
         self.version = version
-        with whole(model):
-            if self._engine is not None:
-                self._engine.sync(model, version)
-            world.wait_for_all()
+        if self._engine is None:
+            follow(model)
+        else:
+            self._engine.sync(model, version)
+            announce("done")
 
     def generate(
         self,

@@ -28,16 +28,14 @@ from posttrain.measure.phases import phase
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
 from posttrain.models.files.text import context_of
-from posttrain.models.forward.forward import score_tokens
 from posttrain.models.forward.routers import find_routers
-from posttrain.models.sharding import is_whole
-from posttrain.rollout import TokenRow
 from posttrain.sampling.sampler import VLLM_CAN, Capability, Completion, Mixture, Request, SamplingParams
 from posttrain.sampling.vllm.answers import read_completion
+from posttrain.sampling.vllm.kept_files import KeptFolders
 from posttrain.sampling.vllm.process import EngineProcess
 from posttrain.sampling.vllm.server import HEADER, LORA, POLICY
-from posttrain.sampling.vllm.weights import lora_rank, write_lora, write_weights
-from posttrain.text.packing import pack
+from posttrain.sampling.vllm.together import announce, probe_logps
+from posttrain.sampling.vllm.weights import lora_rank, size_of, write_lora, write_weights
 from posttrain.text.stops import Stops
 
 TRIES: Final = 4
@@ -97,6 +95,7 @@ class EngineSampler:
         self._weights: Path | None = None
         self._frozen: Path | None = None
         self._rank = lora_rank(model)
+        self._kept = KeptFolders(servers[0].folder)
         self.version = ""
 
     @property
@@ -121,6 +120,8 @@ class EngineSampler:
         if before is not None:
             for server in self._servers:
                 server.forget(before)
+            if self._rank is not None:
+                shutil.rmtree(before)  # an adapter; the folders of whole models are used again
 
     def generate(
         self,
@@ -147,6 +148,7 @@ class EngineSampler:
             server.retire()
         for server in self._servers:
             server.close()
+        self._kept.remove()
 
     def _each(self, do: Callable[[EngineProcess], T]) -> list[T]:
         """Call a function with each server, in parallel."""
@@ -293,18 +295,22 @@ class EngineSampler:
 
     def _write(self) -> None:
         """Write the present weights: the adapter (and once the frozen model), or the whole model with it merged."""
-        self._weights = self._folder()
         if self._rank is None:
-            size = write_weights(self._model, self._files, self._weights, self.version, self._dtype)
+            announce("whole", dtype=self._dtype)
+            self._weights = write_weights(self._model, self._files, self._kept, self.version, self._dtype)
+            size = size_of(self._weights)
         else:
+            announce("lora")
+            self._weights = self._folder()
             size = write_lora(self._model, self._weights, self.version, self._dtype)
             if self._frozen is None:
-                self._frozen = self._folder()
-                write_weights(self._model, self._files, self._frozen, FROZEN, self._dtype, adapter=False)
+                announce("frozen", dtype=self._dtype)
+                kept = KeptFolders(self._weights.parent, "frozen")
+                self._frozen = write_weights(self._model, self._files, kept, FROZEN, self._dtype, adapter=False)
         count({"weight_bytes": size})
 
     def _folder(self) -> Path:
-        return Path(tempfile.mkdtemp(prefix="weights-", dir=self._servers[0].folder))
+        return Path(tempfile.mkdtemp(prefix="adapter-", dir=self._servers[0].folder))
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -316,7 +322,7 @@ class EngineSampler:
             server.end()
         for folder in filter(None, (self._weights, self._frozen)):
             shutil.rmtree(folder)
-        self._rank = None
+        self._rank, self._frozen = None, None
         self._write()
 
     def _give_all(self) -> None:
@@ -366,22 +372,16 @@ class EngineSampler:
             return False
         return True
 
-    @torch.no_grad()
     def _probe(self, server: EngineProcess) -> None:
         """Check that the log-probs of a first sample equal the trainer's for the same tokens."""
-        if not is_whole(self._model):  # a restart while the weights are divided among processes
-            return
-        known = min(4, self._model.config.get_text_config().vocab_size)
+        known = list(range(min(4, self._model.config.get_text_config().vocab_size)))
         stops, self._stops = self._stops, Stops((), self._stops.decode)
         try:
-            [sample] = self._all([server], [Request(list(range(known)), "probe")], PROBE, 0, restarts=False)
+            [sample] = self._all([server], [Request(known, "probe")], PROBE, 0, restarts=False)
         finally:
             self._stops = stops
-        training = self._model.training
-        self._model.eval()
-        packed = pack([TokenRow(list(range(known)), sample.ids)]).to(self._runtime.device)
-        logps = score_tokens(self._model, packed)[0].float().cpu()
-        self._model.train(training)
+        announce("probe", prompt=known, ids=sample.ids)
+        logps = probe_logps(self._model, known, sample.ids)
         gap = float((logps - torch.tensor(sample.logps)).abs().mean())
         if not gap < PROBE_GAP:
             what = f"the log-probs of the server's first sample differ by {gap:.3g} nats from the trainer's"

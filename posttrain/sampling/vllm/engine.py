@@ -15,7 +15,7 @@ from posttrain.errors import EngineError
 from posttrain.models.adapters import weight_counts
 from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
 from posttrain.models.device import Runtime, free_bytes
-from posttrain.models.sharding import whole
+from posttrain.models.sharding import gathered
 from posttrain.sampling.distributed import RankZeroSampler
 from posttrain.sampling.engines import Engine, EngineArgs, SampledModel, Servers
 from posttrain.sampling.sampler import VLLM_CAN, RoutedSampling, Sampler, SamplingParams
@@ -36,8 +36,7 @@ def opened(
 ) -> Iterator[Sampler]:  # fmt: skip
     """Yield the sampler. The servers start when they first get weights, and end with this context."""
     policy, runtime = model.policy, model.runtime
-    with whole(policy):  # its layers are run once, which all processes must do
-        memory = engine_bytes(sampling, policy, longest, runtime)
+    memory = gathered(policy, lambda: engine_bytes(sampling, policy, longest, runtime))  # every process runs its layers
     if not world.is_rank_zero():
         yield RankZeroSampler(longest)
         return

@@ -222,7 +222,7 @@ def test_weights_are_written_in_the_number_format_of_the_run(server: Server, fol
     sampler._runtime = Runtime(DeviceParams(device="cpu", precision="bf16"))
     assert sampler._dtype == torch.bfloat16
     made = sampler._folder()
-    assert made.is_dir() and made.parent == server.folder and made.name.startswith("weights-")
+    assert made.is_dir() and made.parent == server.folder and made.name.startswith("adapter-")
 
 
 def test_an_adapter_is_given_to_the_frozen_model(server: Server, folder: Path) -> None:
