@@ -28,6 +28,7 @@ from posttrain.sampling.sampler import (
     RoutedSampling,
     Sampler,
     SamplingParams,
+    rest,
 )
 from posttrain.text.packing import joined_kept
 
@@ -107,6 +108,10 @@ class RankZeroSampler:
         else:
             self._engine.sync(model, version)
             announce("done")
+
+    def rest(self) -> None:
+        """Let the engine give memory back, if it can."""
+        rest(self._engine)
 
     def generate(
         self,
