@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from posttrain.errors import EngineError
+from posttrain.measure.counts import COUNTS
 from posttrain.models.adapters import LoraOptions
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, load_tokenizer
@@ -67,7 +68,7 @@ class Server:
         self.options: list[str] = []
         self.forgotten: list[Path] = []
         self.slept: list[int] = []
-        self.shift = 0.0
+        self.shift = self.first_s = 0.0
 
     @property
     def socket(self) -> Path:
@@ -90,7 +91,12 @@ class Server:
         sampler = LocalSampler(self.model, stops, CPU)
         (done,) = sampler.generate([Request(body["prompt"], name)], sampling, int(seed), greedy=greedy)
         logps = [logp + self.shift for logp in done.logps]
-        return 200, {"token_ids": done.ids, "prompt_tokens": len(body["prompt"]), "first_s": 0.0, "logprobs": logps}
+        return 200, {
+            "token_ids": done.ids,
+            "prompt_tokens": len(body["prompt"]),
+            "first_s": self.first_s,
+            "logprobs": logps,
+        }
 
     def start(self, model: Path, more: Sequence[str] = ()) -> dict[str, Any]:
         self.starts, self.alive, self.options, self.held = self.starts + 1, True, list(more), version_of(model)
@@ -158,6 +164,20 @@ def test_completions_are_those_of_our_own_sampler(server: Server, folder: Path) 
     assert server.asked[-1]["sampling"]["temperature"] == 0.0 and len(greedy) == 1
     with pytest.raises(ValueError, match="samples from all tokens of one policy"):
         sampler.generate(REQUESTS, PARAMS, 7, mixture=Mixture(server.model, 0.5))
+
+
+def test_the_seconds_of_a_round_are_counted(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in COUNTS if name.startswith("engine_")]:
+        monkeypatch.delitem(COUNTS, name)
+    server.first_s = 0.25
+    sampler = sampler_of(server, folder, sleeps=True)
+    sampler.sync(server.model, "step 1")
+    sampler.generate(REQUESTS, PARAMS, 7)
+    sampler.rest()
+    names = {"write", "load", "first_token", "generate", "read", "sleep"}
+    assert {name for name in COUNTS if name.startswith("engine_")} == {f"engine_{name}_s" for name in names}
+    assert all(COUNTS[f"engine_{name}_s"] > 0 for name in names)
+    assert 2 * 0.25 <= COUNTS["engine_first_token_s"] < 60, "of the first sample of the start, and of the round"
 
 
 def test_the_context_is_given_or_the_model_s(server: Server, folder: Path) -> None:
