@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 from itertools import count
@@ -133,8 +134,8 @@ class KeptFolders:
     """Folders in one place that are written in turn."""
 
     def __init__(self, place: Path, name: str = "weights") -> None:
-        """`name`: the beginning of the folders' names."""
-        self._place, self._name, self._numbers = place, name, count()
+        """`name`: the beginning of the folders' names. The rest makes them unique in a place that others write to."""
+        self._place, self._name, self._numbers = place, f"{name}-{secrets.token_hex(4)}", count()
         self._kept: list[KeptFolder] = []
         self._buffer: Tensor | None = None
 

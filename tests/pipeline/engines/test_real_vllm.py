@@ -218,7 +218,7 @@ def test_an_evaluation_by_vllm_has_our_greedy_rows(
         params = check(EvaluateParams, {**given, "engine": engine, "sampling": {"max_tokens": 16}}, where="evaluate")
         stage = EvaluationStage(f"evaluate@{engine}", "evaluate.settings", "base/tiny", params)
         policy = stage.policy()
-        asked = stage.prompts(policy)
+        asked = stage.prompts(policy.text)
         stage.save(evaluate_model(policy, None, asked, config=params, sampler=stage.sampler, name=stage.name))
         tables[engine] = pl.read_parquet(f"results/{engine}/rollouts.parquet").filter(pl.col("greedy"))
     columns = ["prompt_id", "completion_ids", "completion", "reward", "truncated"]

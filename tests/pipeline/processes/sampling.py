@@ -94,9 +94,10 @@ def send_adapters(folder: Path, runtime: Runtime) -> None:
         follow(model)
         return
     announce("whole", dtype=torch.float32)
-    write_weights(model, folder, KeptFolders(folder, "merged"), "v", torch.float32)
+    write_weights(model, folder, KeptFolders(folder, "merged"), "v", torch.float32).rename(folder / "merged")
     announce("frozen", dtype=torch.float32)
-    write_weights(model, folder, KeptFolders(folder, "frozen"), "v", torch.float32, adapter=False)
+    kept = KeptFolders(folder, "frozen")
+    write_weights(model, folder, kept, "v", torch.float32, adapter=False).rename(folder / "frozen")
     announce("lora")
     (folder / "lora").mkdir()
     write_lora(model, folder / "lora", "v", torch.float32)

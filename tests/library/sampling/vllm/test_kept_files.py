@@ -97,3 +97,9 @@ def test_tensors_of_a_gpu_go_through_one_buffer_in_pieces(tmp_path: Path) -> Non
     buffer = torch.empty(64, dtype=torch.uint8)
     kept_files.copy_in_pieces(part, places, buffer)
     assert all(torch.equal(place, part.bfloat16().flatten()) for place in places)
+
+
+def test_two_of_them_may_share_a_place(tmp_path: Path) -> None:
+    one, other = KeptFolders(tmp_path), KeptFolders(tmp_path)
+    folders = [written(kept, number, f"v{number}") for number in range(2) for kept in (one, other)]
+    assert len({*folders}) == 4 and all(version_of(folder) == f"v{nth // 2}" for nth, folder in enumerate(folders))
