@@ -2,8 +2,8 @@
 
     POSTTRAIN_VLLM=.venv-vllm/bin/python python -m benchmarks.server_tokens [--requests 128] [--tokens 200] [--turns 5]
 
-A small model on a CPU, 64 requests at a time. The model runs in another process, whose time is not counted. The turns of
-each way are sorted: on a busy machine the least is nearest to the cost.
+A small model on a CPU, 64 requests at a time. The model runs in another process, whose time is not counted. The turns
+of each way are sorted: on a busy machine the least is nearest to the cost.
 """
 
 from __future__ import annotations

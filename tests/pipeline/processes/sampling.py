@@ -88,8 +88,8 @@ def send_adapters(folder: Path, runtime: Runtime) -> None:
     with torch.no_grad():
         for name, part in sorted(model.named_parameters()):
             part.fill_(0.01 * len(name)) if ".lora_" in name else None
-    if world.count() > 1:
-        shard(model, mesh_of(runtime.device, None), bf16=False)
+    if world.count() > 1:  # four processes are two groups that each hold the model
+        shard(model, mesh_of(runtime.device, 2), bf16=False)
     if not world.is_rank_zero():
         follow(model)
         return
