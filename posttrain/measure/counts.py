@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 COUNTS: Final[Counter[str]] = Counter()
@@ -14,6 +16,16 @@ def count(more: Mapping[str, float]) -> None:
     """Add to the counts by name."""
     for name, value in more.items():
         COUNTS[name] += value  # type: ignore[assignment]
+
+
+@contextmanager
+def seconds_of(name: str) -> Iterator[None]:
+    """Add the seconds of a block to a count."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        count({name: time.perf_counter() - start})
 
 
 def counts() -> dict[str, float]:

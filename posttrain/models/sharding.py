@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from posttrain.distributed import world
@@ -116,6 +117,12 @@ def whole(*models: Any) -> Iterator[None]:
             setattr(model, WHOLE, False)
 
 
+def divide_again(model: Any) -> None:
+    """Free the weights that a forward pass has left gathered in this process."""
+    for part in _sharded_modules(model) if is_sharded(model) else ():
+        part.reshard()
+
+
 def is_whole(model: Any) -> bool:
     """Return whether this process has all weights of the model now."""
     return not is_sharded(model) or getattr(model, WHOLE, False)
@@ -147,6 +154,32 @@ def own_part(tensor: Tensor) -> Tensor:
 def full(tensor: Tensor) -> Tensor:
     """Return the whole tensor. Every process must call this."""
     return tensor.full_tensor() if is_divided(tensor) else tensor
+
+
+@torch.no_grad()
+def whole_on_first(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the whole tensor in this dtype in the first process, an empty one elsewhere. Every process must call this.
+
+    Only the first process needs memory for it: the others send their rows.
+    """
+    if not is_divided(tensor):
+        return tensor.detach().to(dtype)
+    part, parts = place_of(tensor)
+    local = own_part(tensor).detach().to(dtype).contiguous()
+    none, group = local.new_empty(0), tensor.device_mesh.get_group(tensor.device_mesh.ndim - 1)
+    if not writes(tensor):
+        return none
+    if part:
+        if local.numel():
+            dist.send(local.view(-1).view(torch.uint8), dist.get_global_rank(group, 0), group)
+        return none
+    whole_tensor = local.new_empty(tensor.shape)
+    for number, rows in enumerate(torch.split(whole_tensor, -(-len(whole_tensor) // parts))):
+        if number:
+            dist.recv(rows.view(-1).view(torch.uint8), dist.get_global_rank(group, number), group)
+        else:
+            rows.copy_(local)
+    return whole_tensor
 
 
 def place_of(tensor: DTensor) -> tuple[int, int]:

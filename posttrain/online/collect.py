@@ -26,6 +26,7 @@ from posttrain.sampling.sampler import (
     Sampler,
     SamplingParams,
     generate_rollouts,
+    rest,
 )
 from posttrain.text.chat import ChatText
 from posttrain.train.model_set import ModelSet
@@ -100,6 +101,10 @@ class PolicyGroups:
     def sync(self, step: int) -> None:
         """Sample with the weights before this optimizer step."""
         self._sampler.sync(self._models.policy, f"{self._name} step {step}")
+
+    def rest(self) -> None:
+        """Let the sampler give memory back until the next round."""
+        rest(self._sampler)
 
     def sample(self, draw: Draw) -> list[Rollout]:
         """Return a group for each prompt, in order."""

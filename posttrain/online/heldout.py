@@ -28,6 +28,7 @@ from posttrain.sampling.sampler import (
     check_capacity,
     encode_prompts,
     generate_rollouts,
+    rest,
 )
 from posttrain.settings.params import Params
 from posttrain.text.chat import ChatText
@@ -127,6 +128,7 @@ class HeldoutRewards:
         rollouts = generate_rollouts(
             self.sampler, self.text, self.prompts, self.sampling, self.seed, samples=self.samples, name="heldout"
         )
+        rest(self.sampler)
         true, proxy = self.rewards
         true_P, scored, kept = self._scored(true, rollouts)
         proxy_P = true_P if proxy is true else self._scored(proxy, rollouts)[0]

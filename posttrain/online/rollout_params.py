@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from posttrain.online.prompt_order import PassRates
-from posttrain.sampling.engines import ENGINE, ENGINES, EngineArgs, EngineName, Servers, refuse_sampling
+from posttrain.sampling.engines import ENGINE, ENGINES, SLEEP, EngineArgs, EngineName, Servers, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.settings.params import Params
 
@@ -63,6 +63,10 @@ class RolloutParams(Params):
     @model_validator(mode="after")
     def _within_the_engine(self) -> RolloutParams:
         refuse_sampling(self.engine, self.sampling, self.engine_args, self.engine_servers)
+        if self.ahead and self.engine_args.get(SLEEP):
+            raise ValueError(
+                f"engine_args.{SLEEP}: with ahead = 1 the servers sample while it trains. Use one of the two"
+            )
         return self
 
     @property

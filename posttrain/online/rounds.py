@@ -23,6 +23,7 @@ from posttrain.online.reward_monitor import has_zero_variance
 from posttrain.online.rollout_params import Renewal, RolloutParams
 from posttrain.rewards.usage import USED, judge_metrics
 from posttrain.rollout import FAILED, Prompt, Rollout
+from posttrain.sampling.sampler import rest
 from posttrain.train.batch_sources import BatchSource, prefixed, under
 from posttrain.train.model_set import ModelSet
 from posttrain.train.routing import with_experts
@@ -75,7 +76,9 @@ class FreshRounds:
     def take(self, number: int, step: int) -> Round:
         """Return the samples of a round."""
         self.sampler.sync(step)
-        return self.finish(self.begin(number))
+        found = self.finish(self.begin(number))
+        rest(self.sampler)
+        return found
 
     def begin(self, number: int) -> Draw:
         """Choose the prompts of a round."""

@@ -28,6 +28,7 @@ from posttrain.sampling.sampler import (
     RoutedSampling,
     Sampler,
     SamplingParams,
+    rest,
 )
 from posttrain.text.packing import joined_kept
 
@@ -98,12 +99,19 @@ class RankZeroSampler:
         return self._longest
 
     def sync(self, model: Any, version: str) -> None:
-        """Gather the weights and give them to the engine."""
+        """Give the weights to the engine. The other processes help to gather them."""
+        from posttrain.sampling.vllm.together import announce, follow
+
         self.version = version
-        with whole(model):
-            if self._engine is not None:
-                self._engine.sync(model, version)
-            world.wait_for_all()
+        if self._engine is None:
+            follow(model)
+        else:
+            self._engine.sync(model, version)
+            announce("done")
+
+    def rest(self) -> None:
+        """Let the engine give memory back, if it can."""
+        rest(self._engine)
 
     def generate(
         self,

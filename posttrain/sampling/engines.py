@@ -33,7 +33,8 @@ ENGINE: Any = Field(
 EngineArgs = Annotated[
     dict[str, Any],
     Field(
-        description="vLLM's own settings, passed on unchanged, e.g. {quantization: fp8, enable_prefix_caching: false}"
+        description="vLLM's own settings, passed on unchanged, e.g. {quantization: fp8, enable_prefix_caching: false}. "
+        "In a rollout also {sleep: true}: give the GPU's memory back while the policy is trained"
     ),
 ]
 """The setting `engine_args`."""
@@ -45,6 +46,8 @@ Servers = Annotated[
     ),
 ]
 """The setting `engine_servers`."""
+SLEEP: Final = "sleep"
+"""The key of `engine_args` that posttrain adds: servers give the GPU's memory back while the policy is trained."""
 PARALLEL: Final = {f"{kind}_parallel_size" for kind in ("tensor", "pipeline", "data")}
 """vLLM's settings for parallelism, which concern GPUs."""
 
@@ -102,6 +105,8 @@ def refuse_sampling(name: EngineName, sampling: SamplingParams, args: EngineArgs
         plain = key.replace("-", "_").partition(".")[0]
         if decided := (ENGINES[name].sets or {}).get(plain):
             raise ValueError(f"engine_args.{key}: {decided}. Remove it")
+        if key == SLEEP and not isinstance(value, bool):
+            raise ValueError(f"engine_args.{SLEEP} = {value}: expected true or false")
         if plain in PARALLEL and isinstance(servers, list):
             raise ValueError(f"engine_args.{key}: engine_servers has the GPUs of each server. Remove it")
         if not re.fullmatch(r"[a-z][\w.-]*", key) or value is None:

@@ -13,7 +13,16 @@ from posttrain.models.files.store import load_policy
 from posttrain.models.files.text import load_text
 from posttrain.models.master_weights import frozen_on
 from posttrain.rollout import Prompt, Rollout
-from posttrain.sampling.engines import ENGINE, ENGINES, EngineArgs, EngineName, SampledModel, Servers, refuse_sampling
+from posttrain.sampling.engines import (
+    ENGINE,
+    ENGINES,
+    SLEEP,
+    EngineArgs,
+    EngineName,
+    SampledModel,
+    Servers,
+    refuse_sampling,
+)
 from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import Sampler, SamplingParams
 from posttrain.settings.called import Called
@@ -39,6 +48,8 @@ class FrozenSampling(Params, metaclass=Called):
     @model_validator(mode="after")
     def _within_the_engine(self) -> FrozenSampling:
         refuse_sampling(self.engine, self.sampling, self.engine_args, self.engine_servers)
+        if SLEEP in self.engine_args:
+            raise ValueError(f"engine_args.{SLEEP}: no training takes turns with this sampling. Remove it")
         return self
 
 

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import torch
 from pydantic import Field, field_validator
@@ -139,6 +139,20 @@ class Sampler(Protocol):
     ) -> list[Completion]:
         """Return a completion for each request. `advance` is called with the number of newly finished ones."""
         ...
+
+
+@runtime_checkable
+class Rests(Protocol):
+    """A sampler that can give memory back between two rounds."""
+
+    def rest(self) -> None:
+        """Give memory back until samples are asked for again."""
+
+
+def rest(sampler: object) -> None:
+    """Tell a sampler that no more samples are needed before the next weights."""
+    if isinstance(sampler, Rests):
+        sampler.rest()
 
 
 SAMPLE_BYTES = 500

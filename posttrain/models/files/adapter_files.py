@@ -18,7 +18,7 @@ from posttrain.errors import ModelError
 from posttrain.models.adapters import ADAPTER, TrainedAdapter, merged
 from posttrain.models.files.weights import TensorFile, digest
 from posttrain.models.master_weights import master_of
-from posttrain.models.sharding import is_sharded
+from posttrain.models.sharding import full, is_sharded
 from posttrain.settings.host import HOST
 
 ADAPTER_CONFIG: Final = "adapter_config.json"
@@ -59,10 +59,10 @@ def whole_model(folder: Path) -> Path:
 
 
 def trained_tensors(model: Any) -> dict[str, Tensor]:
-    """Return the trained tensors of a model with an adapter, under peft's names in files."""
+    """Return the trained tensors of a model with an adapter, whole, under peft's names in files."""
     trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
     named = {
-        name.replace(f".{ADAPTER}", ""): master_of(part).detach().to("cpu", copy=is_sharded(model))
+        name.replace(f".{ADAPTER}", ""): full(master_of(part).detach()).to("cpu", copy=is_sharded(model))
         for name, part in sorted(trained.items())
     }
     return {name.removesuffix(".weight") if MAGNITUDE in name else name: part for name, part in named.items()}

@@ -17,7 +17,7 @@ from posttrain.models.adapters import adapter_of
 from posttrain.models.files.adapter_files import whole_model
 from posttrain.models.files.weights import WeightFiles, has_weights, kind, open_weights
 from posttrain.models.master_weights import keeps_float32, master_of, round_masters
-from posttrain.models.sharding import is_sharded
+from posttrain.models.sharding import is_divided, is_sharded, whole_on_first
 
 MAX_UNDONE = 0.1
 """The fraction of trained weights above which undone weights cause a warning."""
@@ -79,7 +79,11 @@ def _dtype_of(model: Any, name: str, dtype: torch.dtype) -> torch.dtype:
 def saved_layout(model: Any, dtype: torch.dtype, own: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """Return every tensor that `saved_tensors` yields, without memory for values."""
     own = unshared(model) if own is None else own
-    return dict(_hub_layout(model, own, lambda name, part: part.detach().to("meta", _dtype_of(model, name, dtype))))
+
+    def empty(name: str, part: Tensor) -> Tensor:
+        return torch.empty(part.shape, dtype=_dtype_of(model, name, dtype), device="meta")
+
+    return dict(_hub_layout(model, own, empty))
 
 
 def saved_tensors(
@@ -94,6 +98,34 @@ def saved_tensors(
     return _hub_layout(model, own, lambda name, part: part.detach().to("cpu", _dtype_of(model, name, dtype), copy=copy))
 
 
+def streamed_tensors(
+    model: Any, dtype: torch.dtype, own: Mapping[str, Tensor] | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor with its name on disk, one at a time, whole and on its device.
+
+    Its dtype is `dtype` if it is sharded, the saved one if transformers converts the family, else the model's. If the
+    model is sharded, the other processes must call `whole_on_first` for the same tensors.
+    """
+    own = unshared(model) if own is None else own
+    joins = converts(model)
+
+    def change(name: str, part: Tensor) -> Tensor:
+        saved = _dtype_of(model, name, dtype)
+        part = whole_on_first(part, dtype) if is_divided(part) else part.detach()
+        return part.to("cpu", saved) if joins else part
+
+    return _hub_layout(model, own, change)
+
+
+def converts(model: Any) -> bool:
+    """Return whether transformers joins or renames tensors of this family on loading."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import PrefixChange
+
+    found = get_model_conversion_mapping(model, add_legacy=False)
+    return any(not isinstance(one, PrefixChange) for one in found)
+
+
 LAYER = re.compile(r".*?\.\d+\.")
 """The part of a name that all tensors of a layer share."""
 
@@ -103,11 +135,14 @@ def _hub_layout(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield the changed tensors in the Hub's layout. transformers joins experts and renames parts on loading.
 
-    transformers copies what it converts, so it gets one layer at a time.
+    transformers copies what it converts, so it gets one layer at a time. Without conversions it is one tensor.
     """
     from transformers.core_model_loading import revert_weight_conversion
 
     model._weight_conversions = None  # the family's layout, whichever one the files had that were loaded
+    if not converts(model):
+        yield from ((name, change(name, part)) for name, part in tensors.items())
+        return
     for _, names in groupby(tensors, key=_layer):
         yield from revert_weight_conversion(model, {name: change(name, tensors[name]) for name in names}).items()
 

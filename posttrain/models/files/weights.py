@@ -90,6 +90,25 @@ def has_weights(folder: Path) -> bool:
     return (folder / INDEX).is_file() or (folder / WEIGHTS).is_file()
 
 
+def spans_of(tensors: Mapping[str, Tensor]) -> tuple[dict[str, tuple[int, int]], int]:
+    """Return where each tensor's bytes begin and end in a file's data, in safetensors' order, and the size of all."""
+    ranks = {dtype: place for place, dtype in enumerate(STORED)}
+    spans: dict[str, tuple[int, int]] = {}
+    end = 0
+    for name in sorted(tensors, key=lambda name: (-ranks[tensors[name].dtype], name)):
+        spans[name] = end, (end := end + tensors[name].nbytes)
+    return spans, end
+
+
+def header_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """Return the JSON header of a safetensors file."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    for name, span in spans_of(tensors)[0].items():
+        part = tensors[name]
+        header[name] = {"dtype": STORED[part.dtype], "shape": list(part.shape), "data_offsets": [*span]}
+    return json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+
+
 class TensorFile:
     """A safetensors file written tensor by tensor in any order, with the same bytes as safetensors' `save_file`.
 
@@ -98,20 +117,13 @@ class TensorFile:
 
     def __init__(self, file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
         """`tensors`: names, shapes and dtypes. Their values are not read."""
-        ranks = {dtype: place for place, dtype in enumerate(STORED)}
-        header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-        end = 0
-        for name in sorted(tensors, key=lambda name: (-ranks[tensors[name].dtype], name)):
-            part, start = tensors[name], end
-            end += part.nbytes
-            header[name] = {"dtype": STORED[part.dtype], "shape": list(part.shape), "data_offsets": [start, end]}
-        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        text += b" " * (-len(text) % 8)
-        begin = 8 + len(text)
-        self._starts = {name: begin + header[name]["data_offsets"][0] for name in tensors}
+        header = header_bytes(tensors, metadata)
+        header += b" " * (-len(header) % 8)
+        spans, end = spans_of(tensors)
+        self._starts = {name: 8 + len(header) + start for name, (start, _) in spans.items()}
         self._file = file.open("wb")
-        self._file.write(len(text).to_bytes(8, "little") + text)
-        self._file.truncate(begin + end)
+        self._file.write(len(header).to_bytes(8, "little") + header)
+        self._file.truncate(8 + len(header) + end)
 
     def __enter__(self) -> TensorFile:
         return self
@@ -139,6 +151,24 @@ def write_shards(
     `layout` has the same names, shapes and dtypes without values, so that `tensors` is read only once. `metadata` is
     added to each file's own. `described`: False if the digests are not needed, because they take as long as writing.
     """
+    shards = shards_of(layout, shard_bytes)
+    found: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        files: dict[str, TensorFile] = {}
+        for file, shard in shards.items():
+            opened = stack.enter_context(TensorFile(folder / file, shard, {"format": "pt", **(metadata or {})}))
+            files |= dict.fromkeys(shard, opened)
+        for name, part in tensors:
+            files[name].write(name, part)
+            found[name] = describe(part) if described else {}
+    if found.keys() != layout.keys():
+        raise RuntimeError(f"not written: {sorted(layout.keys() - found.keys())}")
+    write_index(shards, folder)
+    return found
+
+
+def shards_of(layout: Mapping[str, Tensor], shard_bytes: int) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors of each file of at most `shard_bytes`, by the file's name."""
     shards: list[dict[str, Tensor]] = [{}]
     filled = 0
     for name, part in layout.items():
@@ -147,26 +177,19 @@ def write_shards(
             filled = 0
         shards[-1][name] = part
         filled += part.nbytes
-    many = len(shards) > 1
-    placed: dict[str, str] = {}
-    found: dict[str, Any] = {}
-    with contextlib.ExitStack() as stack:
-        files: dict[str, TensorFile] = {}
-        for number, shard in enumerate(shards, 1):
-            file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if many else WEIGHTS
-            opened = stack.enter_context(TensorFile(folder / file, shard, {"format": "pt", **(metadata or {})}))
-            files |= dict.fromkeys(shard, opened)
-            placed |= dict.fromkeys(shard, file)
-        for name, part in tensors:
-            files[name].write(name, part)
-            found[name] = describe(part) if described else {}
-    if found.keys() != layout.keys():
-        raise RuntimeError(f"not written: {sorted(layout.keys() - found.keys())}")
-    if many:
-        size = sum(part.nbytes for part in layout.values())
-        index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(placed.items()))}
-        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-    return found
+    if len(shards) == 1:
+        return {WEIGHTS: shards[0]}
+    return {f"model-{nth:05d}-of-{len(shards):05d}.safetensors": shard for nth, shard in enumerate(shards, 1)}
+
+
+def write_index(shards: Mapping[str, Mapping[str, Tensor]], folder: Path) -> None:
+    """Write the index of several files; nothing for one."""
+    if len(shards) == 1:
+        return
+    size = sum(part.nbytes for shard in shards.values() for part in shard.values())
+    placed = {name: file for file, shard in shards.items() for name in shard}
+    index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(placed.items()))}
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def describe(part: Tensor) -> dict[str, Any]:

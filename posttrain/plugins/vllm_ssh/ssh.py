@@ -104,10 +104,9 @@ class RemoteProcess(EngineProcess):
         return self.ask("POST", {"folder": f"{self._place()}/{weights.name}"})
 
     def forget(self, weights: Path) -> None:
-        """Remove weights, also on the other host."""
+        """Remove weights on the other host."""
         with contextlib.suppress(BrokenPipeError):
             self._send({"remove": weights.name})
-        super().forget(weights)
 
     def end(self) -> None:
         """End the server with the connection. Kill ssh if it does not report the server's end in time."""

@@ -1,4 +1,4 @@
-"""Read and check vLLM's answer to a request for one completion: its tokens, log-probs and experts."""
+"""What a server is asked for one completion, and its answer: tokens, log-probs and experts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -16,18 +16,38 @@ from torch import Tensor
 
 from posttrain.models.forward.routers import find_routers
 from posttrain.sampling.builtin import CompletionBuffer
-from posttrain.sampling.sampler import Completion, RoutedSampling, SamplingParams
+from posttrain.sampling.sampler import Completion, Request, RoutedSampling, SamplingParams
 from posttrain.text.stops import Stops
+
+_LOW_63: Final = 2**63 - 1
+
+
+def request_of(
+    request: Request, key: int, params: SamplingParams, stops: Stops, model: str, name: str
+) -> dict[str, Any]:
+    """Return what a server is asked. `key`: decides the random numbers. `model`: the policy, or its adapter.
+
+    vLLM makes text only to find stop strings. posttrain makes its own from the tokens.
+    """
+    return {
+        "model": model, "name": name, "prompt": list(request.ids),
+        "sampling": {
+            "max_tokens": params.max_tokens, "temperature": params.temperature, "seed": key & _LOW_63, "logprobs": 0,
+            "ignore_eos": True, "stop_token_ids": list(stops.tokens), "stop": params.stop,
+            "include_stop_str_in_output": True, "skip_special_tokens": False, "spaces_between_special_tokens": False,
+            "detokenize": bool(params.stop),
+        },
+    }  # fmt: skip
 
 
 def read_completion(
-    choice: Mapping[str, Any], prompt: Sequence[int], params: SamplingParams, stops: Stops, model: Any
+    answer: Mapping[str, Any], prompt: Sequence[int], params: SamplingParams, stops: Stops, model: Any
 ) -> Completion:
     """Return the completion of a prompt. Raise if the answer cannot be a sample of this model."""
     vocabulary = model.config.get_text_config().vocab_size
-    ids, logps = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+    ids, logps = answer["token_ids"], answer["logprobs"]
     sane = (
-        choice["prompt_token_ids"] == prompt
+        answer["prompt_tokens"] == len(prompt)
         and 0 < len(ids) == len(logps) <= params.max_tokens
         and all(type(token) is int and 0 <= token < vocabulary for token in ids)
         and all(isinstance(logp, float | int) and math.isfinite(logp) and logp < 1e-3 for logp in logps)
@@ -40,9 +60,9 @@ def read_completion(
     done = buffer.completions()[0]
     if not isinstance(params, RoutedSampling):
         return done
-    if choice.get("routed_experts") is None:
+    if answer.get("routed_experts") is None:
         raise ValueError("it has no experts, which router.replay = sampler needs and vLLM 0.30 gives")
-    experts = read_experts(choice["routed_experts"], len(prompt) + len(ids), router_layers(model))
+    experts = read_experts(answer["routed_experts"], len(prompt) + len(ids), router_layers(model))
     return replace(done, experts=experts[: len(prompt) + len(done.ids)])
 
 

@@ -8,8 +8,7 @@ present weights, and its unanswered requests are sent again with the same seeds.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,21 +22,18 @@ import torch
 
 from posttrain.errors import EngineError
 from posttrain.formulas.ragged import row_keys
-from posttrain.measure.counts import count
+from posttrain.measure.counts import count, seconds_of
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
 from posttrain.models.files.text import context_of
-from posttrain.models.forward.forward import score_tokens
 from posttrain.models.forward.routers import find_routers
-from posttrain.models.sharding import is_whole
-from posttrain.rollout import TokenRow
 from posttrain.sampling.sampler import VLLM_CAN, Capability, Completion, Mixture, Request, SamplingParams
-from posttrain.sampling.vllm.answers import read_completion
+from posttrain.sampling.vllm.answers import read_completion, request_of
+from posttrain.sampling.vllm.given import FROZEN, GivenWeights
 from posttrain.sampling.vllm.process import EngineProcess
-from posttrain.sampling.vllm.server import HEADER, LORA, POLICY
-from posttrain.sampling.vllm.weights import lora_rank, write_lora, write_weights
-from posttrain.text.packing import pack
+from posttrain.sampling.vllm.server import DROPS_WEIGHTS, HEADER, KEEPS_WEIGHTS, LORA, POLICY, SAMPLES
+from posttrain.sampling.vllm.together import announce, probe_logps
 from posttrain.text.stops import Stops
 
 TRIES: Final = 4
@@ -49,11 +45,6 @@ HEALTH_S: Final = 30.0
 PROBE: Final = SamplingParams(max_tokens=8)
 PROBE_GAP: Final = 0.5
 """The largest mean difference of log-probs between server and trainer, in nats, in the first sample of a server."""
-FROZEN: Final = "the frozen model"
-"""The version of the weights when a server with adapters is started."""
-STOPS: Final = 4
-"""The number of stop strings that vLLM accepts. posttrain cuts completions at further ones."""
-_LOW_63: Final = 2**63 - 1
 T = TypeVar("T")
 
 
@@ -90,13 +81,17 @@ class EngineSampler:
         *,
         longest: int | None = None,
         patience: Patience = Patience(),
+        sleeps: bool = False,
     ) -> None:
-        """`files`: the folder with the tokenizer. `longest`: the most tokens of a request. `servers` share a folder."""
-        self._model, self._files, self._stops, self._runtime = model, files, stops, runtime
+        """`files`: the folder with the tokenizer. `longest`: the most tokens of a request. `servers` share a folder.
+
+        `sleeps`: the servers give the GPU's memory back when `rest` is called.
+        """
+        self._sleeps, self._asleep = sleeps, False
+        self._model, self._stops, self._runtime = model, stops, runtime
         self._servers, self._patience, self._longest = servers, patience, longest
-        self._weights: Path | None = None
-        self._frozen: Path | None = None
-        self._rank = lora_rank(model)
+        self._given = GivenWeights(model, files, servers[0].folder, torch.bfloat16 if runtime.bf16 else torch.float32)
+        self._begun, self._first = 0.0, math.inf
         self.version = ""
 
     @property
@@ -107,13 +102,16 @@ class EngineSampler:
     @phase("load")
     def sync(self, model: Any, version: str) -> None:
         """Give the servers these weights. Start servers that are not running."""
-        before, self._model, self.version = self._weights, model, version
+        before, self._model, self.version = self._given.folder, model, version
         first = not any(server.starts for server in self._servers)
-        self._write()
+        self._make_room()
+        with seconds_of("engine_write_s"):
+            self._write()
         try:
-            self._give_all()
+            with seconds_of("engine_load_s"):
+                self._give_all()
         except EngineError as error:
-            if not first or self._rank is None:
+            if not first or self._given.rank is None:
                 raise
             print(f"engine: the adapter is merged into the model for each round, since {error.what}", flush=True)
             self._merge()
@@ -121,6 +119,7 @@ class EngineSampler:
         if before is not None:
             for server in self._servers:
                 server.forget(before)
+            self._given.forget(before)
 
     def generate(
         self,
@@ -137,9 +136,34 @@ class EngineSampler:
             raise ValueError("an external engine samples from all tokens of one policy")
         if greedy:  # vLLM's word for it; log-probs are those at temperature 1
             params = params.model_copy(update={"temperature": 0.0})
-        completions = self._all(self._servers, requests, params, seed, advance)
+        self._wake()
+        with seconds_of("engine_generate_s"):
+            completions = self._all(self._servers, requests, params, seed, advance)
         count({"generate_tokens": sum(len(completion.ids) for completion in completions)})
         return completions
+
+    def rest(self) -> None:
+        """Let the servers give the GPU's memory back, if they may sleep. The next samples or weights wake them."""
+        if not self._sleeps or self._asleep:
+            return
+        # without an adapter the weights are in a file, so a server need not keep them
+        level = DROPS_WEIGHTS if self._given.rank is None else KEEPS_WEIGHTS
+        with seconds_of("engine_sleep_s"):
+            self._each(lambda server: server.ask("POST", {"sleep": level}))
+        self._asleep = True
+
+    def _wake(self) -> None:
+        """Wake the servers for more samples of the same weights."""
+        if self._asleep:
+            self._make_room()
+            with seconds_of("engine_load_s"):
+                self._each(self._give)
+
+    def _make_room(self) -> None:
+        """Give back the GPU memory that this process keeps for later, before servers that sleep take it."""
+        if self._asleep and self._runtime.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._asleep = False
 
     def close(self) -> None:
         """End the servers. A request in progress fails."""
@@ -147,6 +171,7 @@ class EngineSampler:
             server.retire()
         for server in self._servers:
             server.close()
+        self._given.remove()
 
     def _each(self, do: Callable[[EngineProcess], T]) -> list[T]:
         """Call a function with each server, in parallel."""
@@ -163,18 +188,11 @@ class EngineSampler:
     ) -> list[Completion]:  # fmt: skip
         """Return the completions. Each server gets adjacent requests, so samples of one prompt stay together."""
         keys = row_keys(seed, [request.name for request in requests]).tolist()
+        model = POLICY if self._given.rank is None else LORA
         bodies = [
-            {
-                "model": POLICY if self._rank is None else LORA, "n": 1,
-                "prompt": list(request.ids), "max_tokens": params.max_tokens,
-                "temperature": params.temperature, "top_p": 1.0, "top_k": 0, "seed": key & _LOW_63,
-                "logprobs": 0, "return_token_ids": True, "ignore_eos": True,
-                "stop_token_ids": list(self._stops.tokens), "stop": params.stop[:STOPS],
-                "include_stop_str_in_output": True, "skip_special_tokens": False,
-                "spaces_between_special_tokens": False, "user": f"{seed}:{request.name}",
-            }
+            request_of(request, key, params, self._stops, model, f"{seed}:{request.name}")
             for request, key in zip(requests, keys, strict=True)
-        ]  # fmt: skip
+        ]
         found: dict[int, Completion] = {}
         bounds = [len(bodies) * number // len(servers) for number in range(len(servers) + 1)]
 
@@ -187,7 +205,9 @@ class EngineSampler:
                 self.close()  # so that no thread waits for a start
                 raise
 
+        self._begun, self._first = time.perf_counter(), math.inf
         asyncio.run(ask())
+        count({"engine_first_token_s": self._first} if math.isfinite(self._first) else {})
         note(engine_starts=sum(server.starts for server in self._servers))
         return [found[place] for place in range(len(bodies))]
 
@@ -248,8 +268,9 @@ class EngineSampler:
     async def _completion(
         self, server: EngineProcess, client: httpx.AsyncClient, body: Mapping[str, Any], params: SamplingParams
     ) -> Completion:
+        sent = time.perf_counter() - self._begun
         try:
-            answer = await client.post("http://engine/v1/completions", json=body)
+            answer = await client.post(f"http://engine{SAMPLES}", json=body)
         except httpx.TransportError as error:
             raise _LostError(f"the connection failed: {type(error).__name__}") from error
         if answer.status_code >= 500 or answer.status_code in (408, 409, 429):
@@ -258,15 +279,18 @@ class EngineSampler:
             raise server.failed(f"the server refuses a request: HTTP {answer.status_code}: {answer.text:.300}")
         if (held := answer.headers.get(HEADER)) != self.version:
             raise _LostError(f"an answer is of the weights {held!r}, not {self.version!r}")
-        return self._read(server, answer, body, params)
+        with seconds_of("engine_read_s"):
+            return self._read(server, answer, body, params, sent)
 
     def _read(
-        self, server: EngineProcess, answer: httpx.Response, body: Mapping[str, Any], params: SamplingParams
-    ) -> Completion:
+        self, server: EngineProcess, answer: httpx.Response, body: Mapping[str, Any], params: SamplingParams,
+        sent: float,
+    ) -> Completion:  # fmt: skip
         """Return the completion in an answer. Reject an answer that cannot be a sample for this request."""
         try:
-            [choice] = answer.json()["choices"]
-            return read_completion(choice, body["prompt"], params, self._stops, self._model)
+            found = answer.json()
+            self._first = min(self._first, sent + float(found["first_s"]))
+            return read_completion(found, body["prompt"], params, self._stops, self._model)
         except (ValueError, LookupError, TypeError) as error:
             why = str(error) if type(error) is ValueError else repr(error)
             what = f"the server gives an answer that cannot be used ({why:.200}): {answer.text:.300}"
@@ -292,31 +316,13 @@ class EngineSampler:
         return state.get("weights")
 
     def _write(self) -> None:
-        """Write the present weights: the adapter (and once the frozen model), or the whole model with it merged."""
-        self._weights = self._folder()
-        if self._rank is None:
-            size = write_weights(self._model, self._files, self._weights, self.version, self._dtype)
-        else:
-            size = write_lora(self._model, self._weights, self.version, self._dtype)
-            if self._frozen is None:
-                self._frozen = self._folder()
-                write_weights(self._model, self._files, self._frozen, FROZEN, self._dtype, adapter=False)
-        count({"weight_bytes": size})
-
-    def _folder(self) -> Path:
-        return Path(tempfile.mkdtemp(prefix="weights-", dir=self._servers[0].folder))
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return torch.bfloat16 if self._runtime.bf16 else torch.float32
+        count({"weight_bytes": self._given.write(self._model, self.version)})
 
     def _merge(self) -> None:
         """End the servers, and write the present weights with the adapter merged. Later syncs do the same."""
         for server in self._servers:
             server.end()
-        for folder in filter(None, (self._weights, self._frozen)):
-            shutil.rmtree(folder)
-        self._rank = None
+        self._given.merge()
         self._write()
 
     def _give_all(self) -> None:
@@ -333,13 +339,13 @@ class EngineSampler:
         return True
 
     def _start(self, server: EngineProcess) -> None:
-        assert self._weights is not None
-        if self._rank is None:
-            _check(server, self._started(server, self._weights, []), self.version)
+        assert self._given.folder is not None
+        if self._given.rank is None:
+            _check(server, self._started(server, self._given.folder, []), self.version)
             return
-        assert self._frozen is not None
-        lora = ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(self._rank)]
-        _check(server, self._started(server, self._frozen, lora), FROZEN)
+        assert self._given.frozen is not None
+        lora = ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(self._given.rank)]
+        _check(server, self._started(server, self._given.frozen, lora), FROZEN)
         if not self._load(server):
             raise server.failed("the server did not answer when it was given the adapter")
 
@@ -357,31 +363,25 @@ class EngineSampler:
         When vLLM 0.30 starts on a CPU, it packs a mixture's experts, but it computes with unpacked ones after loading
         other weights. Such a server is restarted instead.
         """
-        if self._rank is None and self._runtime.device.type == "cpu" and find_routers(self._model):
+        if self._given.rank is None and self._runtime.device.type == "cpu" and find_routers(self._model):
             return False
         try:
-            assert self._weights is not None
-            _check(server, server.load(self._weights), self.version)
+            assert self._given.folder is not None
+            _check(server, server.load(self._given.folder), self.version)
         except (httpx.TransportError, BrokenPipeError):
             return False
         return True
 
-    @torch.no_grad()
     def _probe(self, server: EngineProcess) -> None:
         """Check that the log-probs of a first sample equal the trainer's for the same tokens."""
-        if not is_whole(self._model):  # a restart while the weights are divided among processes
-            return
-        known = min(4, self._model.config.get_text_config().vocab_size)
+        known = list(range(min(4, self._model.config.get_text_config().vocab_size)))
         stops, self._stops = self._stops, Stops((), self._stops.decode)
         try:
-            [sample] = self._all([server], [Request(list(range(known)), "probe")], PROBE, 0, restarts=False)
+            [sample] = self._all([server], [Request(known, "probe")], PROBE, 0, restarts=False)
         finally:
             self._stops = stops
-        training = self._model.training
-        self._model.eval()
-        packed = pack([TokenRow(list(range(known)), sample.ids)]).to(self._runtime.device)
-        logps = score_tokens(self._model, packed)[0].float().cpu()
-        self._model.train(training)
+        announce("probe", prompt=known, ids=sample.ids)
+        logps = probe_logps(self._model, known, sample.ids)
         gap = float((logps - torch.tensor(sample.logps)).abs().mean())
         if not gap < PROBE_GAP:
             what = f"the log-probs of the server's first sample differ by {gap:.3g} nats from the trainer's"

@@ -15,9 +15,9 @@ from posttrain.errors import EngineError
 from posttrain.models.adapters import weight_counts
 from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
 from posttrain.models.device import Runtime, free_bytes
-from posttrain.models.sharding import whole
+from posttrain.models.sharding import gathered
 from posttrain.sampling.distributed import RankZeroSampler
-from posttrain.sampling.engines import Engine, EngineArgs, SampledModel, Servers
+from posttrain.sampling.engines import SLEEP, Engine, EngineArgs, SampledModel, Servers
 from posttrain.sampling.sampler import VLLM_CAN, RoutedSampling, Sampler, SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.sampling.vllm.client import EngineSampler
@@ -36,8 +36,7 @@ def opened(
 ) -> Iterator[Sampler]:  # fmt: skip
     """Yield the sampler. The servers start when they first get weights, and end with this context."""
     policy, runtime = model.policy, model.runtime
-    with whole(policy):  # its layers are run once, which all processes must do
-        memory = engine_bytes(sampling, policy, longest, runtime)
+    memory = gathered(policy, lambda: engine_bytes(sampling, policy, longest, runtime))  # every process runs its layers
     if not world.is_rank_zero():
         yield RankZeroSampler(longest)
         return
@@ -49,6 +48,10 @@ def opened(
     ]  # fmt: skip
     common += ["--enable-return-routed-experts"] if isinstance(sampling, RoutedSampling) else []
     hosts = server_hosts(count)
+    sleeps = bool(args.get(SLEEP))
+    if sleeps:
+        _refuse_sleep(gpus_of, hosts, where)
+        common += ["--enable-sleep-mode"] if runtime.device.type == "cuda" else []
     places = [
         _place(gpus, sampling, memory, runtime, count, where, away=host is not None)
         for gpus, host in zip(gpus_of, hosts, strict=True)
@@ -61,11 +64,20 @@ def opened(
             made.append(remote().process(host, given, environment, first=first, number=number))
         else:
             made.append(EngineProcess(given, environment, first=first, number=number))
-    sampler = EngineSampler(policy, model.folder, model.text.stops, runtime, made, longest=longest)
+    sampler = EngineSampler(policy, model.folder, model.text.stops, runtime, made, longest=longest, sleeps=sleeps)
     try:
         yield sampler if world.count() == 1 else RankZeroSampler(longest, sampler)
     finally:
         sampler.close()
+
+
+def _refuse_sleep(gpus_of: list[list[int] | None], hosts: list[str | None], where: str) -> None:
+    """Raise if a server takes no memory that the training could use."""
+    own = [gpus for gpus in gpus_of if gpus is not None and not shares_a_gpu(gpus, world.count())]
+    if own or any(hosts):
+        what = "a server on another host" if any(hosts) else f"a server on GPUs {own[0]}, which training does not use"
+        fix = "Remove it. Such servers can sample while the policy is trained: rollout.ahead 1"
+        raise EngineError(what=f"{what} has nothing to give back", where=f"{where}.engine_args.{SLEEP}", fix=fix)
 
 
 def check() -> None:
@@ -151,6 +163,8 @@ def own_options(args: EngineArgs) -> list[str]:
     """Return vLLM settings as command-line options."""
     options: list[str] = []
     for key, value in args.items():
+        if key == SLEEP:  # its own option depends on the device
+            continue
         if isinstance(value, bool):
             options += [f"--{key}" if value else f"--no-{key}"]
         elif isinstance(value, list):
@@ -180,6 +194,7 @@ SETS: Final = {
     "max_model_len": "the longest prompt and sampling.max_tokens decide it",
     "max_num_seqs": "sampling.rows decides it",
     "seed": "each completion has its own seed",
+    "enable_sleep_mode": "the key sleep decides it",
     "trust_remote_code": "code that comes with a model is never run",
 }
 """Settings of vLLM that engine_args may not contain -> why."""

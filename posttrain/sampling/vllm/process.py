@@ -135,8 +135,7 @@ class EngineProcess:
         return self.ask("POST", {"folder": str(weights)})
 
     def forget(self, weights: Path) -> None:
-        """Remove a weights folder that no server will load again."""
-        shutil.rmtree(weights, ignore_errors=True)
+        """Remove this server's own copy of a weights folder. It has one only on another host."""
 
     def ask(self, method: str, body: Mapping[str, Any] | None = None, *, seconds: float = CONTROL_S) -> dict[str, Any]:
         """Return its state, or its answer after loading weights. Raise httpx's error if it does not answer."""

@@ -7,13 +7,17 @@ starts.
 
 GET /posttrain      the engine, its package's version and the version of the weights that it holds
 POST /posttrain     {"folder": ...}: load the weights, or the adapter, of this folder; the answer is as above
-POST /v1/completions     refused (409) unless the header `posttrain-weights` names the weights that it holds
+                    {"sleep": 1 or 2}: give the GPU's memory back, with 2 also the weights, until a folder is loaded
+POST /posttrain/samples  a completion as tokens and log-probs; refused (409) unless the header `posttrain-weights` names
+                         the weights that it holds
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
+import io
 import json
 import os
 import shutil
@@ -22,17 +26,22 @@ import sys
 import threading
 import time
 import traceback
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 HEADER = "posttrain-weights"
 """The header of completion requests and answers with the version of the weights."""
+SAMPLES = "/posttrain/samples"
+"""The path of requests for a completion."""
 METADATA = "posttrain_weights"
 """The metadata key in each safetensors file with the version."""
 VERSIONS = "0.30+"
 """The versions of vLLM that have every feature used here."""
 POLICY, LORA = "policy", "adapter"
 """The model names in requests: the model, or the model with the adapter."""
+KEEPS_WEIGHTS, DROPS_WEIGHTS = 1, 2
+"""vLLM's levels of sleep: the weights move to host memory, or are dropped."""
 WATCH_S = 0.5
 """Seconds between two checks of the parent."""
 ARRIVAL_S = 60.0
@@ -82,7 +91,7 @@ class Weights:
     def __init__(self, app: Any) -> None:
         self._app = app
         self._held: str | None = version_of(self.model)
-        self._active = 0
+        self._active = self._asleep = 0
         self._adapter = False
         self._lock = asyncio.Lock()
 
@@ -90,7 +99,7 @@ class Weights:
         if scope["type"] == "http" and scope["path"] == "/posttrain":
             status, body = await self._control(scope, receive)
             await _answer(send, status, body)
-        elif scope["type"] == "http" and scope["path"] == "/v1/completions":
+        elif scope["type"] == "http" and scope["path"] == SAMPLES:
             await self._completion(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -101,22 +110,39 @@ class Weights:
         async with self._lock:
             if self._active:
                 return 409, {"error": f"{self._active} requests are in progress"}
-            self._held = None
+            held, self._held = self._held, None
             try:
-                folder = Path(json.loads(await _body(receive))["folder"])
-                await _arrived(folder)
-                version = version_of(folder)
-                client = scope["app"].state.engine_client
-                if (folder / "adapter_config.json").is_file():
-                    await self._load_adapter(scope, folder)
+                asked, client = json.loads(await _body(receive)), scope["app"].state.engine_client
+                if "folder" in asked:
+                    held = await self._load(scope, client, Path(asked["folder"]))
                 else:
-                    await client.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
-                await client.reset_prefix_cache()
+                    await client.sleep(asked["sleep"])
+                    self._asleep, held = asked["sleep"], None
             except Exception as error:  # noqa: BLE001  whatever vLLM raises: the client gets it, and stops or starts anew
                 traceback.print_exc()
                 return 500, {"error": f"the weights were not loaded ({error!r:.500})"}
-            self._held = version
+            self._held = held
         return 200, self._state()
+
+    async def _load(self, scope: Any, client: Any, folder: Path) -> str:
+        """Load the weights or the adapter in a folder, and return their version. A server that sleeps wakes up."""
+        await _arrived(folder)
+        version = version_of(folder)
+        if (folder / "adapter_config.json").is_file():
+            await self._wake(client)
+            await self._load_adapter(scope, folder)
+        else:
+            await self._wake(client, ["weights"])
+            await client.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+            await self._wake(client, ["kv_cache"])
+        self._asleep = 0
+        await client.reset_prefix_cache()
+        return version
+
+    async def _wake(self, client: Any, parts: list[str] | None = None) -> None:
+        """Take the memory of some parts again, by default of all, if the server sleeps."""
+        if self._asleep:
+            await client.wake_up(parts)
 
     async def _load_adapter(self, scope: Any, folder: Path) -> None:
         """Replace the adapter through vLLM's own routes.
@@ -155,6 +181,10 @@ class Weights:
 
         async def marked(message: Any) -> None:
             if message["type"] == "http.response.start":
+                if (
+                    message["status"] == 503
+                ):  # vLLM's engine has ended: no weights, so the client starts the server anew
+                    self._held = None
                 message = {**message, "headers": [*message["headers"], (HEADER.encode(), held.encode())]}
             await send(message)
 
@@ -166,6 +196,85 @@ class Weights:
 
     def _state(self) -> dict[str, Any]:
         return {"engine": self.engine, "weights": self._held, "pid": os.getpid()}
+
+
+class Samples:
+    """ASGI middleware: complete prompts by vLLM's engine itself, as tokens and log-probs.
+
+    vLLM's own routes make text and objects of every token, which takes most of the time of their process.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app, self._numbers = app, count()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] != SAMPLES:
+            await self._app(scope, receive, send)
+            return
+        state, body = scope["app"].state, json.loads(await _body(receive))
+        work, gone = asyncio.ensure_future(self._answer(state, body)), asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if not work.done():
+                work.cancel()  # vLLM then drops the request
+        if work.done():
+            await _answer(send, *work.result())
+
+    async def _answer(self, state: Any, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        client, longest = state.engine_client, state.engine_client.model_config.max_model_len
+        if (size := len(body["prompt"]) + body["sampling"]["max_tokens"]) > longest:
+            return 400, {"error": f"a prompt and its longest completion have {size} tokens, more than {longest}"}
+        try:
+            return 200, await self._completed(client, state, body)
+        except ValueError as error:
+            return 400, {"error": f"{error!r:.500}"}
+        except Exception as error:  # noqa: BLE001  whatever vLLM raises: the client asks again
+            traceback.print_exc()
+            return (503 if client.errored else 500), {"error": f"{error!r:.500}"}
+
+    async def _completed(self, client: Any, state: Any, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the completion. Its log-probs are in the answer if they were asked for."""
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+
+        begun, first = time.monotonic(), None
+        given = body["sampling"]
+        params = SamplingParams(  # two parts: the first token, and the rest
+            **given, flat_logprobs=True, output_kind=RequestOutputKind.DELTA, stream_interval=given["max_tokens"]
+        )
+        adapter = state.openai_serving_models.lora_requests[LORA] if body["model"] == LORA else None
+        name = f"{body['name']}:{next(self._numbers)}"
+        ids: list[int] = []
+        logps: list[float] = []
+        found: dict[str, Any] = {}
+        async for part in client.generate(tokens_input(body["prompt"]), params, name, lora_request=adapter):
+            first = first or time.monotonic() - begun
+            [output] = part.outputs
+            ids += output.token_ids
+            if (flat := output.logprobs) is not None:
+                logps += [flat.logprobs[start] for start in flat.start_indices]
+            if output.routed_experts is not None:
+                found["routed_experts"] = encoded(output.routed_experts)
+            found["prompt_tokens"] = len(part.prompt_token_ids)
+        return {**found, "token_ids": ids, "logprobs": logps, "first_s": first}
+
+
+def encoded(array: Any) -> str:
+    """Return an array as base64 of a .npy file."""
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+async def _gone(receive: Any) -> None:
+    """Wait until the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _arrived(folder: Path) -> None:
@@ -219,7 +328,8 @@ def main() -> None:
         [
             "--model", str(options.model), "--uds", str(options.socket), "--served-model-name", POLICY,
             "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--seed", "0",
-            "--middleware", "posttrain_engine_server.Weights", "--disable-uvicorn-access-log", *rest,
+            "--middleware", "posttrain_engine_server.Samples", "--middleware", "posttrain_engine_server.Weights",
+            "--disable-uvicorn-access-log", *rest,
         ]
     )  # fmt: skip
     validate_parsed_serve_args(args)

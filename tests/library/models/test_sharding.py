@@ -16,6 +16,7 @@ from posttrain.errors import ParamsError
 from posttrain.models import sharding
 from posttrain.models.sharding import (
     as_divided,
+    divide_again,
     fill,
     full,
     gathered,
@@ -27,6 +28,7 @@ from posttrain.models.sharding import (
     own_rows,
     place_of,
     whole,
+    whole_on_first,
     writes,
 )
 from tests.library.models.tiny import tiny_model
@@ -39,6 +41,8 @@ def test_one_process() -> None:
     assert gathered(model, lambda: 3) == 3
     with whole(model):
         assert is_whole(model)
+    divide_again(model)
+    assert whole_on_first(part, torch.bfloat16).dtype == torch.bfloat16
     fill(part, torch.tensor([5.0, 6.0]))
     assert part.tolist() == [5.0, 6.0]
 

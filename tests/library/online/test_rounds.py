@@ -135,7 +135,10 @@ def test_the_fresh_rounds_of_a_policy(text: ChatText) -> None:
     assert isinstance(found, Round) and len(found.batch) == 8
     saved = fresh.state_dict()
     assert int(saved["cursor"]) == 4
+    rested: list[int] = []
+    fresh.sampler._sampler.rest = lambda: rested.append(1)
     taken = fresh.take(1, 2)
+    assert rested == [1], "the sampler may give memory back while the round is trained"
     assert fresh.sampler._sampler.version.endswith("step 2")
     other: Any = rounds(text)._sampled
     other.load_state_dict(saved)

@@ -12,8 +12,6 @@ these. ENGINE_ASKED: a folder for a file of each process with the names that it 
 from __future__ import annotations
 
 import asyncio
-import base64
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -41,7 +39,7 @@ from posttrain.models.forward.routers import Recording, find_routers  # noqa: E4
 from posttrain.rollout import TokenRow  # noqa: E402
 from posttrain.sampling.builtin import LocalSampler  # noqa: E402
 from posttrain.sampling.sampler import Completion, Request, SamplingParams  # noqa: E402
-from posttrain.sampling.vllm.server import HEADER, Weights, arguments, end_with  # noqa: E402
+from posttrain.sampling.vllm.server import HEADER, SAMPLES, Weights, arguments, encoded, end_with  # noqa: E402
 from posttrain.text.packing import pack  # noqa: E402
 from posttrain.text.stops import Stops  # noqa: E402
 
@@ -133,7 +131,7 @@ class Engine:
         return await result
 
     def _decode(self, bodies: list[dict[str, Any]]) -> list[Completion]:
-        first = bodies[0]
+        first = bodies[0]["sampling"]
         temperature = first["temperature"] or 1.0
         sampling = SamplingParams(max_tokens=first["max_tokens"], temperature=temperature, stop=first["stop"])
         if os.environ.get("ENGINE_ALONE"):
@@ -141,8 +139,9 @@ class Engine:
         stops = Stops(tuple(first["stop_token_ids"]), self.tokenizer.decode)
         requests = []
         for body in bodies:
-            seed, _, name = body["user"].partition(":")
-            assert int(row_keys(int(seed), [name])[0]) & (2**63 - 1) == body["seed"], "the seed is not that of the name"
+            seed, _, name = body["name"].partition(":")
+            key = int(row_keys(int(seed), [name])[0]) & (2**63 - 1)
+            assert key == body["sampling"]["seed"], "the seed is not that of the name"
             requests.append(Request(body["prompt"], name))
         sampler = LocalSampler(self.model, stops, self.runtime)
         batches = [[one] for one in requests] if os.environ.get("ENGINE_ALONE") else [requests]
@@ -171,25 +170,23 @@ def encoded_experts(one: Completion) -> dict[str, str]:
     share = float(os.environ.get("ENGINE_EXPERTS", "1"))
     if one.experts is None or not share:
         return {}
-    buffer = io.BytesIO()
-    np.save(buffer, one.experts[: int(share * len(one.experts))].numpy().astype(np.uint8))
-    return {"routed_experts": base64.b64encode(buffer.getvalue()).decode()}
+    return {"routed_experts": encoded(one.experts[: int(share * len(one.experts))].numpy().astype(np.uint8))}
 
 
 def application(engine: Engine) -> Starlette:
-    """vLLM's route, as far as posttrain uses it."""
+    """The routes behind the guard: that for samples, and those of vLLM for adapters."""
     faults = Faults.of({"500", "400", "409", "hangup", "die", "hang", "nonsense", "text", "short", "version"})
 
     async def completions(request: HttpRequest) -> Response:
         body = await request.json()
-        expected = {"n": 1, "logprobs": 0, "return_token_ids": True, "ignore_eos": True, "top_p": 1.0, "top_k": 0}
+        sampling = body["sampling"]
+        expected = {"logprobs": 0, "ignore_eos": True, "detokenize": bool(sampling["stop"])}
         expected |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}  # as stops are found here
-        assert body.items() >= expected.items(), body
+        assert sampling.items() >= expected.items(), body
         assert body["model"] in engine.adapters or (body["model"] == "policy" and not engine.adapters), body
-        assert len(body["stop"]) <= 4, "vLLM refuses more"
         if asked := os.environ.get("ENGINE_ASKED"):
             with Path(asked, f"asked-{engine.socket}").open("a", encoding="utf-8") as file:
-                file.write(f"{body['user']}\n")
+                file.write(f"{body['name']}\n")
         match fault := faults.next():
             case "500" | "400" | "409":
                 return JSONResponse({"error": {"message": "as was asked"}}, status_code=int(fault))
@@ -199,18 +196,18 @@ def application(engine: Engine) -> Starlette:
                 await asyncio.sleep(3600)
             case "text":
                 return PlainTextResponse("<html>")
-        if engine.longest is not None and len(body["prompt"]) + body["max_tokens"] > engine.longest:
+        if engine.longest is not None and len(body["prompt"]) + sampling["max_tokens"] > engine.longest:
             return JSONResponse({"error": {"message": f"longer than {engine.longest}"}}, status_code=400)
         one = await engine.complete(body)
         ids = [10**6, *one.ids[1:]] if fault == "nonsense" else one.ids[:-1] if fault == "short" else one.ids
-        logprobs = {"token_logprobs": one.logps[: len(ids)]}
-        choice = {
-            "index": 0, "token_ids": ids, "prompt_token_ids": body["prompt"], "logprobs": logprobs,
-            "text": engine.tokenizer.decode(ids), "finish_reason": one.finish,
-        }  # fmt: skip
-        choice |= encoded_experts(one)
+        answer = {
+            "token_ids": ids,
+            "prompt_tokens": len(body["prompt"]),
+            "first_s": 0.0,
+            "logprobs": one.logps[: len(ids)],
+        }
         headers = {"fault": fault} if fault else {}
-        return JSONResponse({"object": "text_completion", "model": "policy", "choices": [choice]}, headers=headers)
+        return JSONResponse(answer | encoded_experts(one), headers=headers)
 
     async def load_adapter(request: HttpRequest) -> Response:
         body = await request.json()
@@ -225,7 +222,7 @@ def application(engine: Engine) -> Starlette:
         return PlainTextResponse("Success")
 
     routes = {
-        "/v1/completions": completions,
+        SAMPLES: completions,
         "/v1/load_lora_adapter": load_adapter,
         "/v1/unload_lora_adapter": unload_adapter,
     }

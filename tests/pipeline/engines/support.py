@@ -95,5 +95,5 @@ def grpo(folder: Path, models: ModelSet, sampler: Sampler, **rollout: Any) -> Tr
         prompts, sampler, function_reward(low_tokens), models, objective.needs,
         check(RolloutParams, rollout, where="rollout"), text, name="online@grpo",
     )  # fmt: skip
-    update = adamw(models.trained, params, source.steps)
+    update = adamw(models.trained, params, source.steps, models.policy)
     return TrainingRun("online@grpo", params, objective, source, models, update, 0)

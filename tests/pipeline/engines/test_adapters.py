@@ -15,6 +15,7 @@ from posttrain.models.forward.forward import score_tokens
 from posttrain.rollout import token_rows
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
+from posttrain.sampling.vllm.kept_files import KeptFolders
 from posttrain.sampling.vllm.process import EngineProcess
 from posttrain.sampling.vllm.weights import lora_rank, write_weights
 from posttrain.settings.params import check
@@ -57,9 +58,8 @@ def test_what_is_sent_is_the_model_that_is_trained(family: str, options: dict[st
     models = adapted(hub_folder(family, tmp_path / "model"), options)
     update(models, 0)
     for adapter in (True, False) if lora_rank(models.policy) else (True,):
-        sent = tmp_path / f"sent-{adapter}"
-        sent.mkdir()
-        write_weights(models.policy, tmp_path, sent, "a", torch.float32, adapter=adapter)
+        kept = KeptFolders(tmp_path, f"sent-{adapter}")
+        sent = write_weights(models.policy, tmp_path, kept, "a", torch.float32, adapter=adapter)
         with torch.no_grad():
             theirs = score_tokens(load_model(sent), pack(ROWS))[0]
             ours = score_tokens(models.policy, pack(ROWS))[0]

@@ -142,7 +142,7 @@ def test_lost_answers_are_asked_for_again_and_others_that_are_no_samples_end_the
         sampler = engine(models, folder, process)
         sampler.sync(models.policy, "a")
         for wrong in (
-            "are not those of a whole completion",
+            "do not form a whole completion",
             "cannot be used",
             "whole completion",
             "HTTP 400: .*as was",

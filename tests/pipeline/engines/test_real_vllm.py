@@ -43,7 +43,7 @@ from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.agreement import sampler_gap
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, SampledModel
-from posttrain.sampling.sampler import Completion, Request, SamplingParams, generate_rollouts
+from posttrain.sampling.sampler import Completion, Request, SamplingParams, generate_rollouts, rest
 from posttrain.sampling.vllm.client import EngineSampler
 from posttrain.sampling.vllm.process import PYTHON, USUAL
 from posttrain.settings.params import check
@@ -131,6 +131,43 @@ def test_samples_and_log_probs_of_each_version_are_the_policys(sampler: EngineSa
         assert gap(models, asked, found, temperature) > 0.01, "the next weights differ enough to be told apart"
 
 
+def test_a_server_that_slept_has_the_same_samples_and_takes_new_weights(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU vLLM says that it ignores sleep, so this shows the order of calls and no memory."""
+    monkeypatch.setenv(PYTHON, VLLM)
+    models, asked, params = models_of(folder), requests(8), SamplingParams(max_tokens=20, rows=8)
+    model = SampledModel(models.policy, folder, ChatText(load_tokenizer(folder)), models.runtime)
+    with ENGINES["vllm"].open(model, params, 200, "rollout", {"sleep": True}) as sampler:
+        assert isinstance(sampler, EngineSampler)
+        sampler.sync(models.policy, "a")
+        found = sampler.generate(asked, params, 1)
+        rest(sampler)
+        [server] = sampler._servers
+        assert server.ask("GET")["weights"] is None
+        assert "sleep" in server._log.read_text()
+        assert [one.ids for one in sampler.generate(asked, params, 1)] == [one.ids for one in found]
+        rest(sampler)
+        with torch.no_grad():
+            models.policy.lm_head.weight.mul_(1.2)
+        sampler.sync(models.policy, "b")
+        again = sampler.generate(asked, params, 1)
+        assert gap(models, asked, again) < TOLERANCE < gap(models, asked, found) and server.starts == 1
+
+
+def test_a_server_whose_engine_has_ended_is_started_again(sampler: EngineSampler, folder: Path) -> None:
+    models, asked = models_of(folder), requests(8)
+    sampler.sync(models.policy, "ended")
+    expected = sampler.generate(asked, SamplingParams(max_tokens=20), 1)
+    [server] = sampler._servers
+    starts, pid = server.starts, server.ask("GET")["pid"]
+    for child in psutil.Process(pid).children():
+        if "EngineCore" in child.name() or "EngineCore" in " ".join(child.cmdline()):
+            child.kill()
+    found = sampler.generate(asked, SamplingParams(max_tokens=20), 1)
+    assert [one.ids for one in found] == [one.ids for one in expected] and server.starts == starts + 1
+
+
 def test_stop_strings_and_lengths(sampler: EngineSampler, folder: Path) -> None:
     models = models_of(folder)
     sampler.sync(models.policy, "stops")
@@ -181,7 +218,7 @@ def test_an_evaluation_by_vllm_has_our_greedy_rows(
         params = check(EvaluateParams, {**given, "engine": engine, "sampling": {"max_tokens": 16}}, where="evaluate")
         stage = EvaluationStage(f"evaluate@{engine}", "evaluate.settings", "base/tiny", params)
         policy = stage.policy()
-        asked = stage.prompts(policy)
+        asked = stage.prompts(policy.text)
         stage.save(evaluate_model(policy, None, asked, config=params, sampler=stage.sampler, name=stage.name))
         tables[engine] = pl.read_parquet(f"results/{engine}/rollouts.parquet").filter(pl.col("greedy"))
     columns = ["prompt_id", "completion_ids", "completion", "reward", "truncated"]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from posttrain.errors import ParamsError
+from posttrain.errors import EngineError, ParamsError
+from posttrain.evaluate.config import EvaluateConfig
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.pipeline.runs.distill import DISTILL
 from posttrain.pipeline.runs.online import ONLINE, PolicyRun
+from posttrain.sampling.engines import ENGINES, SampledModel
+from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.vllm.engine import bytes_next_to_training, own_options
 from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.settings.params import check
 from posttrain.settings.plain import merge
 from posttrain.train.loop import checkpoint_settings
+from tests.library.models.tiny import tiny_model
 
 BASE: dict[str, Any] = {
     "start": "sft/main", "data": "mine/prompts", "corpus": "none", "reward_model": "none",
@@ -156,6 +162,13 @@ def test_settings_of_vllm_become_its_options() -> None:
         ),
         ("nash_md", {}, "a mixture of two models.*engine builtin"),
         ("gkd", {"own": 0.5, "rollout": {"ahead": 1}}, "skips rounds, .* Use ahead 0"),
+        (
+            "grpo",
+            {"rollout": {"ahead": 1, "engine_args": {"sleep": True}}},
+            "engine_args.sleep: with ahead = 1 the servers sample while it trains. Use one of the two",
+        ),
+        ("grpo", {"rollout": {"engine_args": {"sleep": 2}}}, "engine_args.sleep = 2: expected true or false"),
+        ("grpo", {"rollout": {"engine_args": {"enable-sleep-mode": True}}}, "the key sleep decides it"),
         ("grpo", {"rollout": {"engine": "sglang"}}, "engine"),
         ("grpo", {"rollout": {"ahead": 2}}, "ahead"),
     ],
@@ -163,3 +176,20 @@ def test_settings_of_vllm_become_its_options() -> None:
 def test_what_cannot_be_is_refused(algorithm: str, over: dict[str, Any], said: str) -> None:
     with pytest.raises(ParamsError, match=said):
         settings(algorithm, **over)
+
+
+def test_a_sampling_without_training_cannot_sleep() -> None:
+    with pytest.raises(ParamsError, match=r"engine_args\.sleep: no training takes turns with this sampling"):
+        check(EvaluateConfig, {"engine": "vllm", "engine_args": {"sleep": True}}, where="evaluate.settings")
+
+
+@pytest.mark.parametrize("hosts", ["", "gpu1"])
+def test_servers_with_memory_of_their_own_cannot_sleep(hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even a process is started."""
+    monkeypatch.setenv(HOSTS, hosts)
+    model = tiny_model()
+    sampled = SampledModel(model, Path(), None, Runtime(DeviceParams(device="cpu")))  # type: ignore[arg-type]
+    said = "server on another host has nothing to give back" if hosts else r"GPUs \[1\], which training does not use"
+    opened = ENGINES["vllm"].open(sampled, SamplingParams(rows=8), 64, "rollout", {"sleep": True}, [[1]])
+    with pytest.raises(EngineError, match=said), opened:
+        pass

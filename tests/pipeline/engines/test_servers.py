@@ -100,7 +100,7 @@ def test_a_killed_server_alone_is_started_again_and_both_where_both_are_killed(
         assert ids(sampler.generate(requests(9), SAMPLING, 4)) == ids(
             local(models, folder).generate(requests(9), SAMPLING, 4)
         )
-        assert len([*both[0].folder.glob("weights-*")]) == 1, "both have loaded the same files"
+        assert len([*both[0].folder.glob("weights-*")]) == 2, "both load the same files, which take turns"
         for one in (1, 2, 5):
             assert len(sampler.generate(requests(one), SAMPLING, 0)) == one
     finally:

@@ -6,9 +6,11 @@ python -m tests.pipeline.processes.sampling RANK SIZE RENDEZVOUS OUT
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,18 @@ import torch
 from torch import Tensor
 
 from posttrain.distributed import world
+from posttrain.models.adapters import LoraOptions
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward.forward import score_tokens
+from posttrain.models.lora import add, freeze
 from posttrain.models.sharding import gathered, mesh_of, shard
 from posttrain.rollout import TokenRow
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.distributed import DistributedSampler, RankZeroSampler
 from posttrain.sampling.sampler import Completion, KeptSampling, Request, RoutedSampling, SamplingParams
-from posttrain.sampling.vllm.weights import write_weights
+from posttrain.sampling.vllm.kept_files import KeptFolders
+from posttrain.sampling.vllm.together import announce, follow, probe_logps
+from posttrain.sampling.vllm.weights import write_lora, write_weights
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from tests.library.models.tiny import random_rows, tiny_model
@@ -60,13 +66,51 @@ def main() -> None:
     if world.is_rank_zero():
         Path(out).write_text(json.dumps(every[0]), encoding="utf-8")
     first = RankZeroSampler(64, _Engine(Path(out).with_suffix("")) if world.is_rank_zero() else None)
-    for version in ("one", "two"):  # twice: the model is divided again in between
-        first.sync(model, version)
+    for version in ("one", "two", "three"):  # the model is divided again in between, and the files are used again
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+            first.sync(model, version)
+        largest = max(part.nbytes for part in model.parameters()) if world.is_rank_zero() else 0
+        assert int(size) == 1 or most_held(seen) <= largest + 2000, "one tensor in the first process, none in others"
         assert len(first.generate(few, SamplingParams(max_tokens=4), 7)) == 1
         found = [one.experts for one in first.generate(requests, RoutedSampling(), 7)]
         for one, experts in zip(requests, found, strict=True):
             assert experts is not None and torch.equal(experts, experts_of(one))
+    send_adapters(Path(out).with_suffix(""), runtime)
     world.wait_for_all()
+
+
+def send_adapters(folder: Path, runtime: Runtime) -> None:
+    """Write a model with an adapter: the adapter alone, the frozen model, and the merged one."""
+    given = LoraOptions(rank=4, targets=["q_proj"])
+    model = tiny_model()
+    freeze(model, given)
+    add(model, given, folder, 0)
+    with torch.no_grad():
+        for name, part in sorted(model.named_parameters()):
+            part.fill_(0.01 * len(name)) if ".lora_" in name else None
+    if world.count() > 1:  # four processes are two groups that each hold the model
+        shard(model, mesh_of(runtime.device, 2), bf16=False)
+    if not world.is_rank_zero():
+        follow(model)
+        return
+    announce("whole", dtype=torch.float32)
+    write_weights(model, folder, KeptFolders(folder, "merged"), "v", torch.float32).rename(folder / "merged")
+    announce("frozen", dtype=torch.float32)
+    kept = KeptFolders(folder, "frozen")
+    write_weights(model, folder, kept, "v", torch.float32, adapter=False).rename(folder / "frozen")
+    announce("lora")
+    (folder / "lora").mkdir()
+    write_lora(model, folder / "lora", "v", torch.float32)
+    announce("probe", prompt=[3, 4], ids=[5, 6])
+    (folder / "probe.json").write_text(json.dumps(probe_logps(model, [3, 4], [5, 6]).tolist()), encoding="utf-8")
+    announce("done")
+
+
+def most_held(seen: Any) -> int:
+    """The most bytes that torch's allocator held beyond those at the start."""
+    events = [one for one in seen.profiler.kineto_results.events() if one.name() == "[memory]"]
+    held: list[int] = [0, *accumulate(one.nbytes() for one in sorted(events, key=lambda one: one.start_ns()))]
+    return max(held)
 
 
 class _Engine(LocalSampler):
@@ -74,11 +118,13 @@ class _Engine(LocalSampler):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._kept = KeptFolders(folder)
 
     def sync(self, model: Any, version: str) -> None:
-        folder = self._folder / version
-        folder.mkdir(parents=True)
-        write_weights(model, folder, folder, version, torch.float32)
+        announce("whole", dtype=torch.float32)
+        made = write_weights(model, self._folder, self._kept, version, torch.float32)
+        shutil.copytree(made, self._folder / version)
 
     def generate(self, requests: Sequence[Request], params: SamplingParams, *_: Any, **__: Any) -> list[Completion]:
         done = [Completion([1], [0.0], "stop") for _ in requests]

@@ -22,10 +22,15 @@ def test_dealt_completions_are_those_of_one_process(size: int, tmp_path: Path) -
     for (ids, logps, *same), (other_ids, other_logps, *others) in zip(found[1], found[size], strict=True):
         assert [ids, *same] == [other_ids, *others], "the same end, and drawn from the same tokens"
         assert other_logps == pytest.approx(logps, abs=1e-5)
-    for version in ("one", "two"):
-        alone, shared = (load_file(tmp_path / f"{number}" / version / "model.safetensors") for number in (1, size))
+    files = [f"{folder}/model.safetensors" for folder in ("one", "two", "three", "merged", "frozen")]
+    for file in (*files, "lora/adapter_model.safetensors"):
+        alone, shared = (load_file(tmp_path / f"{number}" / file) for number in (1, size))
         assert alone.keys() == shared.keys()
         assert all(torch.equal(alone[name], shared[name]) for name in alone), "the server gets the same weights"
+    merged, frozen = (load_file(tmp_path / "1" / file) for file in files[-2:])
+    assert sum(not torch.equal(merged[name], frozen[name]) for name in merged) == 2, "q_proj of both layers"
+    one, other = (json.loads((tmp_path / f"{number}" / "probe.json").read_text()) for number in (1, size))
+    assert other == pytest.approx(one, abs=1e-5) and len(one) == 2
 
 
 def test_each_process_resumes_with_its_own_random_numbers(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from posttrain.errors import ModelError, ParamsError
 from posttrain.files import format_size
 from posttrain.pipeline.commands.plan.memory_estimate import Demand
+from posttrain.sampling.engines import SLEEP
 
 Planned = Callable[[Mapping[str, Any]], Demand]
 """Returns the plan of the run with a change of its settings."""
@@ -65,6 +66,8 @@ def _changes(stage: str, found: Demand) -> Iterator[Mapping[str, Any]]:
         yield from () if found.fits else TOGETHER
     elif stage.startswith("completions@"):
         yield {"reference": "none"}
+    if found.servers is not None and found.servers.asleep < found.servers.awake and stage.startswith(ONLINE):
+        yield {"rollout": {"engine_args": {SLEEP: True}}}
     held = found.sampling.get("keys and values", 0.0) + found.states.get("engine", 0.0)
     if held:
         kept = max(round(held / 2e9, 1), 0.1)
@@ -77,7 +80,7 @@ def _named(change: Mapping[str, Any]) -> str:
     named = []
     for key, value in change.items():
         if not isinstance(value, Mapping):
-            named.append(f"{key}: {value}")
+            named.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value}")
         else:
             named.append(f"{key}: {value['type']}" if "type" in value else f"{key}.{_named(value)}")
     return " + ".join(named)

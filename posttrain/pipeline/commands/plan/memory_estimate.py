@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardObjective
@@ -28,7 +28,7 @@ from posttrain.pipeline.runs.evaluation import EvaluateParams, EvaluateRun
 from posttrain.pipeline.runs.online import OnlineParams
 from posttrain.pipeline.runs.samples import SamplesRun
 from posttrain.pipeline.runs.typed import settings_of
-from posttrain.sampling.engines import ENGINES
+from posttrain.sampling.engines import ENGINES, SLEEP
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.sampling.vllm.engine import bytes_next_to_training, engine_bytes
@@ -38,6 +38,17 @@ from posttrain.train.checkpoint import CHECKPOINTS_KEPT
 from posttrain.train.estimate import TILES, checkpoint_bytes, training_parts
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet, Teacher
+
+
+class ServerMemory(NamedTuple):
+    """Bytes that an engine's servers take from memory that training also uses."""
+
+    awake: float
+    asleep: float
+    sleeps: bool
+    """Whether they sleep while the policy is trained."""
+    ahead: int
+    """The run's `rollout.ahead`."""
 
 
 @dataclass
@@ -60,6 +71,8 @@ class Demand:
     """The number of processes that share the free memory."""
     once: float = 0.0
     """Bytes that only the first process needs."""
+    servers: ServerMemory | None = None
+    """The memory of an engine's servers; all 0 if they have devices of their own."""
 
     @property
     def fits(self) -> bool:
@@ -250,9 +263,18 @@ def _add_servers(
 ) -> None:
     """Add the memory that an engine's servers take on the run's devices."""
     memory = engine_bytes(params.sampling, policy, longest, runtime)
-    if taken := bytes_next_to_training(memory, params.engine_servers, demand.processes, runtime.device):
-        demand.states["engine"] = taken
-        demand.once += taken
+    awake, asleep = (
+        bytes_next_to_training(one, params.engine_servers, demand.processes, runtime.device)
+        for one in (memory, (0.0, 0.0))
+    )
+    asleep = asleep if runtime.device.type == "cuda" else awake  # on a CPU vLLM does not sleep
+    sleeps = bool(params.engine_args.get(SLEEP)) and asleep < awake
+    demand.servers = ServerMemory(awake, asleep, sleeps, getattr(params, "ahead", 0))
+    if held := asleep if sleeps else awake:
+        demand.states["engine"] = held
+        demand.once += held
+    if sleeps:
+        demand.sampling["engine"] = awake - asleep
 
 
 def _add_sampling(

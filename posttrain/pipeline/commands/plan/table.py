@@ -12,6 +12,7 @@ from posttrain.measure.text_table import text_table
 from posttrain.measure.timings import read_timings, timings_path
 from posttrain.pipeline.commands.plan.advice import what_lowers
 from posttrain.pipeline.commands.plan.memory_estimate import Demand, demand_of
+from posttrain.pipeline.commands.plan.server_notes import server_notes
 from posttrain.pipeline.params.params_file import read
 from posttrain.pipeline.params.stage_table import STAGES, Stage, group_of
 from posttrain.pipeline.workspace import PARAMS_FILE
@@ -52,7 +53,7 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
             what = f"'{name}' is not a stage that trains or samples"
             raise ParamsError(what=what, where=PARAMS_FILE, fix=did_you_mean(name, list(known)))
     rows: list[tuple[str, ...]] = [COLUMNS]
-    unknown, free, shared = [], "", ""
+    unknown, notes, free, shared = [], list[str](), "", ""
     for name in chosen:
         if known[name][0] in OUTSIDE:
             unknown.append(f"{name}: {OUTSIDE[known[name][0]]} is not known here")
@@ -61,6 +62,7 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
             planned = partial(demand_of, *known[name], settings, prompt, model)
             demand = planned()
             rows.append((*_row(name, demand), what_lowers(name, demand, planned)))
+            notes += server_notes(name, demand, planned)
             free = format_size(demand.free)
             shared = SHARED if demand.processes > 1 else shared
         except ModelError as error:
@@ -68,7 +70,7 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
     if not free:
         return "\n".join(unknown)
     table = text_table(rows, left=range(len(COLUMNS)))
-    return "\n".join([*table, *unknown, NOTES.format(free=free, prompt=prompt, shared=shared)])
+    return "\n".join([*table, *notes, *unknown, NOTES.format(free=free, prompt=prompt, shared=shared)])
 
 
 def _row(name: str, found: Demand) -> tuple[str, ...]:

@@ -13,16 +13,17 @@ from typing import Any
 
 import httpx
 import pytest
-import torch
 
 from posttrain.errors import EngineError
+from posttrain.measure.counts import COUNTS
 from posttrain.models.adapters import LoraOptions
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, load_tokenizer
 from posttrain.models.lora import add, freeze
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.sampler import Mixture, Request, SamplingParams
-from posttrain.sampling.vllm.client import FROZEN, EngineSampler, Patience
+from posttrain.sampling.sampler import Mixture, Request, SamplingParams, rest
+from posttrain.sampling.vllm.client import EngineSampler, Patience
+from posttrain.sampling.vllm.given import FROZEN
 from posttrain.sampling.vllm.server import HEADER, LORA, version_of
 from posttrain.text.chat import ChatText
 from posttrain.text.stops import Stops
@@ -66,7 +67,8 @@ class Server:
         self.asked: list[dict[str, Any]] = []
         self.options: list[str] = []
         self.forgotten: list[Path] = []
-        self.shift = 0.0
+        self.slept: list[int] = []
+        self.shift = self.first_s = 0.0
 
     @property
     def socket(self) -> Path:
@@ -82,14 +84,19 @@ class Server:
         self.asked.append(body)
         if self.faults:
             return self.faults.pop(), {}
-        seed, _, name = body["user"].partition(":")
-        sampling = SamplingParams(max_tokens=body["max_tokens"], temperature=body["temperature"] or 1.0)
-        stops = Stops(tuple(body["stop_token_ids"]), self.text.stops.decode)
-        greedy = not body["temperature"]
+        (seed, _, name), given = body["name"].partition(":"), body["sampling"]
+        sampling = SamplingParams(max_tokens=given["max_tokens"], temperature=given["temperature"] or 1.0)
+        stops = Stops(tuple(given["stop_token_ids"]), self.text.stops.decode)
+        greedy = not given["temperature"]
         sampler = LocalSampler(self.model, stops, CPU)
         (done,) = sampler.generate([Request(body["prompt"], name)], sampling, int(seed), greedy=greedy)
-        logprobs = {"token_logprobs": [logp + self.shift for logp in done.logps]}
-        return 200, {"choices": [{"token_ids": done.ids, "prompt_token_ids": body["prompt"], "logprobs": logprobs}]}
+        logps = [logp + self.shift for logp in done.logps]
+        return 200, {
+            "token_ids": done.ids,
+            "prompt_tokens": len(body["prompt"]),
+            "first_s": self.first_s,
+            "logprobs": logps,
+        }
 
     def start(self, model: Path, more: Sequence[str] = ()) -> dict[str, Any]:
         self.starts, self.alive, self.options, self.held = self.starts + 1, True, list(more), version_of(model)
@@ -101,7 +108,10 @@ class Server:
         self.held = version_of(weights)
         return self.ask("GET")
 
-    def ask(self, method: str, seconds: float = 1.0) -> dict[str, Any]:
+    def ask(self, method: str, body: dict[str, Any] | None = None, *, seconds: float = 1.0) -> dict[str, Any]:
+        if body is not None:
+            self.slept.append(body["sleep"])
+            self.held = "nothing"
         return {"engine": self.engine, "weights": self.held}
 
     def failed(self, what: str) -> EngineError:
@@ -151,9 +161,23 @@ def test_completions_are_those_of_our_own_sampler(server: Server, folder: Path) 
     wanted = LocalSampler(server.model, server.text.stops, CPU).generate(REQUESTS, PARAMS, 7)
     assert [one.ids for one in found] == [one.ids for one in wanted] and finished == [1] * 5
     greedy = sampler.generate(REQUESTS[:1], PARAMS, 7, greedy=True)
-    assert server.asked[-1]["temperature"] == 0.0 and len(greedy) == 1
+    assert server.asked[-1]["sampling"]["temperature"] == 0.0 and len(greedy) == 1
     with pytest.raises(ValueError, match="samples from all tokens of one policy"):
         sampler.generate(REQUESTS, PARAMS, 7, mixture=Mixture(server.model, 0.5))
+
+
+def test_the_seconds_of_a_round_are_counted(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in COUNTS if name.startswith("engine_")]:
+        monkeypatch.delitem(COUNTS, name)
+    server.first_s = 0.25
+    sampler = sampler_of(server, folder, sleeps=True)
+    sampler.sync(server.model, "step 1")
+    sampler.generate(REQUESTS, PARAMS, 7)
+    sampler.rest()
+    names = {"write", "load", "first_token", "generate", "read", "sleep"}
+    assert {name for name in COUNTS if name.startswith("engine_")} == {f"engine_{name}_s" for name in names}
+    assert all(COUNTS[f"engine_{name}_s"] > 0 for name in names)
+    assert 2 * 0.25 <= COUNTS["engine_first_token_s"] < 60, "of the first sample of the start, and of the round"
 
 
 def test_the_context_is_given_or_the_model_s(server: Server, folder: Path) -> None:
@@ -164,7 +188,7 @@ def test_the_context_is_given_or_the_model_s(server: Server, folder: Path) -> No
 def test_a_running_server_loads_the_next_weights(server: Server, folder: Path) -> None:
     sampler = sampler_of(server, folder)
     sampler.sync(server.model, "step 1")
-    first = sampler._weights
+    first = sampler._given.folder
     sampler.sync(server.model, "step 2")
     assert (server.starts, server.held, server.forgotten) == (1, "step 2", [first])
     assert sampler._give(server) is False and sampler._load(server) is True  # type: ignore[arg-type]
@@ -216,15 +240,6 @@ def test_another_engine_is_refused(server: Server, folder: Path) -> None:
         sampler_of(server, folder).sync(server.model, "step 1")
 
 
-def test_weights_are_written_in_the_number_format_of_the_run(server: Server, folder: Path) -> None:
-    sampler = sampler_of(server, folder)
-    assert sampler._dtype == torch.float32
-    sampler._runtime = Runtime(DeviceParams(device="cpu", precision="bf16"))
-    assert sampler._dtype == torch.bfloat16
-    made = sampler._folder()
-    assert made.is_dir() and made.parent == server.folder and made.name.startswith("weights-")
-
-
 def test_an_adapter_is_given_to_the_frozen_model(server: Server, folder: Path) -> None:
     model = load_policy(folder)
     freeze(model, LoraOptions())
@@ -232,8 +247,24 @@ def test_an_adapter_is_given_to_the_frozen_model(server: Server, folder: Path) -
     sampler = sampler_of(server, folder, model)
     sampler.sync(model, "step 1")
     assert server.options[0] == "--enable-lora" and server.held == "step 1"
-    assert sampler._frozen is not None and version_of(sampler._frozen) == FROZEN
+    assert sampler._given.frozen is not None and version_of(sampler._given.frozen) == FROZEN
     assert len(sampler.generate(REQUESTS[:2], PARAMS, 7)) == 2 and server.asked[-1]["model"] == LORA
+
+
+def test_servers_sleep_between_rounds_and_wake_up_for_samples(server: Server, folder: Path) -> None:
+    sampler = sampler_of(server, folder, sleeps=True)
+    sampler.sync(server.model, "step 1")
+    found = sampler.generate(REQUESTS, PARAMS, 7)
+    rest(sampler)
+    rest(sampler)
+    assert (server.slept, server.held) == ([2], "nothing"), "a server is not put to sleep twice"
+    assert sampler.generate(REQUESTS, PARAMS, 7) == found and server.held == "step 1"
+    rest(sampler)
+    sampler.sync(server.model, "step 2")
+    assert (server.slept, server.held, server.starts) == ([2, 2], "step 2", 1)
+    awake = sampler_of(server, folder)
+    rest(awake)
+    assert server.slept == [2, 2], "without the setting none sleeps"
 
 
 def test_each_server_is_asked_and_closed(server: Server, folder: Path) -> None:

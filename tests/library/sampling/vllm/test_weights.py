@@ -14,8 +14,9 @@ from posttrain.errors import EngineError
 from posttrain.models.adapters import LoraOptions, merged_weight
 from posttrain.models.files.store import load_policy
 from posttrain.models.lora import add, freeze
+from posttrain.sampling.vllm.kept_files import KeptFolders
 from posttrain.sampling.vllm.server import version_of
-from posttrain.sampling.vllm.weights import HEAD, WholeWeights, lora_rank, write_lora, write_weights
+from posttrain.sampling.vllm.weights import HEAD, WholeWeights, lora_rank, size_of, write_lora, write_weights
 from tests.library.models.tiny import tiny_folder
 
 LAYER = "model.layers.0.self_attn.q_proj"
@@ -38,10 +39,6 @@ def adapted(folder: Path, **options: Any) -> Any:
     return model
 
 
-def size_of(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.iterdir())
-
-
 def test_the_rank_that_vllm_is_told(folder: Path) -> None:
     assert lora_rank(load_policy(folder)) is None and lora_rank(adapted(folder)) == 8
     assert lora_rank(adapted(folder, rank=1)) == 1 and lora_rank(adapted(folder, type="dora")) is None
@@ -60,11 +57,13 @@ def test_the_tensors_of_a_model_without_its_adapter_s_layers(folder: Path) -> No
 
 def test_a_whole_model_is_written_with_its_head_and_version(folder: Path, tmp_path: Path) -> None:
     model = load_policy(folder)
-    assert write_weights(model, folder, tmp_path, "step 3", torch.bfloat16) == size_of(tmp_path)
-    found = load_file(tmp_path / "model.safetensors")
-    assert torch.equal(found[HEAD], model.lm_head.weight.bfloat16()) and version_of(tmp_path) == "step 3"
-    assert json.loads((tmp_path / "config.json").read_text())["tie_word_embeddings"] is False
-    assert (tmp_path / "tokenizer.json").is_file()
+    made = write_weights(model, folder, KeptFolders(tmp_path), "step 3", torch.bfloat16)
+    found = load_file(made / "model.safetensors")
+    assert torch.equal(found[HEAD], model.lm_head.weight.bfloat16()) and version_of(made) == "step 3"
+    assert found.keys() == {HEAD, *dict(model.named_parameters())}
+    assert all(torch.equal(found[name], part.bfloat16()) for name, part in model.named_parameters())
+    assert json.loads((made / "config.json").read_text())["tie_word_embeddings"] is False
+    assert (made / "tokenizer.json").is_file()
 
 
 def test_an_adapter_is_written_alone(folder: Path, tmp_path: Path) -> None:
@@ -76,6 +75,6 @@ def test_weights_that_do_not_fit_are_refused(folder: Path, tmp_path: Path, monke
     class Usage:
         free = 10
 
-    monkeypatch.setattr("posttrain.sampling.vllm.weights.shutil.disk_usage", lambda _: Usage())
+    monkeypatch.setattr("posttrain.sampling.vllm.kept_files.shutil.disk_usage", lambda _: Usage())
     with pytest.raises(EngineError, match="GB are free"):
-        write_weights(load_policy(folder), folder, tmp_path, "step 3", torch.float32)
+        write_weights(load_policy(folder), folder, KeptFolders(tmp_path), "step 3", torch.float32)
