@@ -186,22 +186,31 @@ def _install() -> None:
     _install_storages()
     torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[assignment,method-assign]
     for name in ("forward", "backward"):
-        LIBRARY.impl(f"_flash_attention_{name}", _counted_once(name), "CUDA")
+        LIBRARY.impl(
+            f"_flash_attention_{name}", _counted_once(f"_flash_attention_{name}", getattr(flash, name)), "CUDA"
+        )
+    LIBRARY.impl("silu_backward", _counted_once("silu_backward", _silu_backward), "CUDA")
 
 
-def _counted_once(name: str) -> Callable[..., Any]:
-    """One attention kernel as one operator, whatever it is made of here."""
+def _counted_once(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """One kernel as one operator, whatever it is made of here."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         counted = lib.pause()
         try:
             with unwatched():
-                return getattr(flash, name)(*args, **kwargs)
+                return kernel(*args, **kwargs)
         finally:
             if counted:
-                lib.add(f"aten::_flash_attention_{name}")
+                lib.add(f"aten::{name}")
 
     return run
+
+
+def _silu_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """CUDA's own kernel: in float32, rounded once."""
+    wide, sigmoid = x.float(), torch.sigmoid(x.float())
+    return (grad.float() * sigmoid * (1 + wide * (1 - sigmoid))).to(x.dtype)
 
 
 def _install_storages() -> None:

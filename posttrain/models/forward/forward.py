@@ -78,7 +78,7 @@ class PackedAttention:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Gather rows side by side, attend causally, and put each token's output back in its packed place."""
         del layer
-        query_N, key_N, value_N = (part[0].transpose(0, 1) for part in (query, key, value))
+        query_N, key_N, value_N = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
         if scoring.plain and supports(query, value):
             return attend_segments(query_N, key_N, value_N, self._segments, scoring.scale, scoring.window)[None]
         outputs = []
