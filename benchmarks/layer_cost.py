@@ -42,11 +42,11 @@ TOKENS = (32, 64)
 STEP_TOKENS = 13_944
 """The tokens of the printed step: that of the GPU measurements."""
 WIDTH = 1024
-PRODUCTS = ("addmm", "bmm", "mm")
+PRODUCTS = ("addmm", "addmm_", "bmm", "mm")
 ATTENTION = ("_varlen_attn", "_varlen_attn_backward")
 NO_KERNEL = ("_unsafe_view", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty")
 SUMMED = ("add_norm_backward", "norm_backward")
-"""Operators whose partial sums two more kernels add up and round."""
+"""Operators with partial sums of a weight's gradient."""
 
 
 class Cost(TorchDispatchMode):
@@ -56,7 +56,6 @@ class Cost(TorchDispatchMode):
         super().__init__()
         self.operators: dict[str, Counter[str]] = {"forward": Counter(), "backward": Counter()}
         self.bytes: Counter[str] = Counter()
-        self.by_operator: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -66,12 +65,18 @@ class Cost(TorchDispatchMode):
             # autograd's own threads run no Python frame of the forward pass
             part = "backward" if torch._C._current_graph_task_id() != -1 else "forward"
             copies = _copied(name, func, args, out)
-            self.operators[part][name] += 1 + bool(copies) + 2 * (name in SUMMED and out[1].numel() > 0)
+            self.operators[part][name] += 1 + bool(copies) + _sums(name, out)
             kind = "products" if name in PRODUCTS else "attention" if name in ATTENTION else "others"
             self.bytes[kind] += read + written
             self.bytes["others"] += copies
-            self.by_operator[f"{part} {name}"] += read + written + copies
         return out
+
+
+def _sums(name: str, out: Any) -> int:
+    """Return how many more kernels add up and round the partial sums of a norm's weight."""
+    if name not in SUMMED or out.numel() == 0:
+        return 0
+    return 1 if out.dtype == torch.float32 else 2
 
 
 def _moved(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[int, int]:
@@ -130,10 +135,12 @@ def step_of(models: ModelSet, tokens: int) -> Cost:
     rows = [TokenRow([nth % 64], [(nth + place) % 64 for place in range(15)]) for nth in range(tokens // 16)]
     batch, objective = make_batch(rows), LikelihoodObjective(LikelihoodConfig())
     prepared = objective.prepare(batch.columns, {})
-    with Cost() as cost:
-        StepClosure(objective, models, batch.with_prepared(prepared.step))()
+    step = StepClosure(objective, models, batch.with_prepared(prepared.step))
+    step()  # a first step puts weights in place
     for part in models.policy.parameters():
         part.grad = None
+    with Cost() as cost:
+        step()
     return cost
 
 

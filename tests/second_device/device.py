@@ -27,7 +27,7 @@ lib = build.load()
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from tests.second_device import flash, graphs  # noqa: E402
+from tests.second_device import flash, graphs, liger  # noqa: E402
 from tests.second_device.waiting import WATCH, unwatched, waits  # noqa: E402
 
 __all__ = ["calls", "waits"]
@@ -187,9 +187,10 @@ def _install() -> None:
     torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[assignment,method-assign]
     for name in ("forward", "backward"):
         LIBRARY.impl(
-            f"_flash_attention_{name}", _counted_once(f"_flash_attention_{name}", getattr(flash, name)), "CUDA"
+            f"_flash_attention_{name}", _counted_once(f"aten::_flash_attention_{name}", getattr(flash, name)), "CUDA"
         )
-    LIBRARY.impl("silu_backward", _counted_once("silu_backward", _silu_backward), "CUDA")
+    LIBRARY.impl("silu_backward", _counted_once("aten::silu_backward", _silu_backward), "CUDA")
+    liger.define(LIGER, _counted_once)
 
 
 def _counted_once(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -202,7 +203,7 @@ def _counted_once(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
                 return kernel(*args, **kwargs)
         finally:
             if counted:
-                lib.add(f"aten::{name}")
+                lib.add(name)
 
     return run
 
@@ -232,5 +233,5 @@ def _install_storages() -> None:
     torch.UntypedStorage.resize_, torch.UntypedStorage.clone = resized, cloned  # type: ignore[method-assign]
 
 
-LIBRARY = torch.library.Library("aten", "IMPL")
+LIBRARY, LIGER = torch.library.Library("aten", "IMPL"), torch.library.Library("liger", "DEF")
 _install()

@@ -19,6 +19,7 @@ from posttrain.measure.phases import phase
 from posttrain.models.device import repeatable
 from posttrain.models.forward.activations import checkpointed_layers
 from posttrain.models.forward.forward import attention_uncompiled, packed_states, runs_in_rows
+from posttrain.models.forward.layers import plain_forward
 from posttrain.models.forward.routers import find_routers
 from posttrain.rollout import TokenRow
 from posttrain.settings.host import HOST
@@ -45,7 +46,7 @@ def compiled(models: Iterable[Any], *, on: bool) -> Iterator[None]:
     with attention_uncompiled(), torch.compiler.set_stance("default"):
         try:
             for layer in layers:
-                plain = type(layer).forward.__wrapped__  # without transformers' code for `activations`
+                plain = plain_forward(layer)
                 if type(layer) not in bodies:
                     bodies[type(layer)] = torch.compile(plain, dynamic=True, options=OPTIONS)
                 layer.forward = partial(_forward, layer, plain, bodies[type(layer)])
