@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +12,16 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from benchmarks.layer_cost import layer_cost, models_of, step_of
 from posttrain.measure.record import note, noted
+from posttrain.models.adapters import LoraOptions
 from posttrain.models.files.store import new_model
 from posttrain.models.forward.activations import Activations
 from posttrain.models.forward.forward import packed_states
 from posttrain.models.forward.layers import FUSED, PLAIN, FusedLayer
 from posttrain.models.forward.products import Matrix, joined
+from posttrain.models.lora import add, freeze
 from posttrain.text.packing import pack
 from tests.library.models.families import EVERY, SHAPE
+from tests.second_device.device import calls
 from tests.second_device.test_families import ROWS, trained
 
 MOST: dict[tuple[str, Activations], tuple[int, float, float]] = {
@@ -78,3 +82,16 @@ def test_weights_of_gate_and_up_are_next_to_each_other_once_they_have_trained() 
     torch.use_deterministic_algorithms(mode=False)
     assert joined(gate, up) is not None
     assert all(torch.equal(one.weight, part) for one, part in zip((gate, up), before, strict=True))
+
+
+def test_other_families_add_their_adapters_inside_the_products() -> None:
+    """PEFT would scale and add in passes of their own: per layer 4 more forward, as many backward, for 7 matrices."""
+    model, options = fused("gemma"), LoraOptions(type="lora", rank=4, alpha=4)
+    freeze(model, options)
+    model = add(model, options, Path("model"), 0).to("cuda")
+    layer = model.base_model.layers[0].mlp.up_proj
+    x = torch.randn(1, 9, layer.in_features).to("cuda").requires_grad_()
+    with calls() as ran:
+        layer(x).sum().backward()
+    assert sum(count for name, count in ran.items() if name.startswith("aten::addmm")) == 3
+    assert not any(name.startswith(("aten::mul", "aten::add.")) for name in ran)
