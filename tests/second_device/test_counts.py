@@ -15,9 +15,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.decoder import step
-from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.device import DeviceParams, Runtime, gpu_tile_bytes
 from posttrain.models.files.store import new_model
-from posttrain.models.forward.logp import Head, loss_tiles
+from posttrain.models.forward.logp import Head, _tiles, loss_tiles
 from posttrain.models.master_weights import compute_in_bf16, frozen_on, gradient_of
 from posttrain.rollout import token_rows
 from posttrain.sampling.builtin import sample_next
@@ -205,6 +205,13 @@ def test_a_tile_of_the_head_reads_its_distributions_a_few_times() -> None:
         for tile in loss_tiles(hidden, Head(head.weight), target):
             tile.backward(-tile.logp.sum())
     assert moved.bytes <= 40 * tokens * vocabulary
+
+
+def test_a_gpu_with_much_memory_reads_the_head_few_times() -> None:
+    """A step of 9,762 scored tokens has 3 tiles; with tiles of 512 MiB it had 12."""
+    assert gpu_tile_bytes(CUDA) == 2 * 2**30
+    tiles = _tiles(torch.empty(9_762, dtype=torch.long, device=CUDA), 151_936)
+    assert len(tiles) == 3 and tiles[0] == slice(0, 2**31 // (4 * 151_936)) and tiles[-1].stop == 9_762
 
 
 @pytest.mark.parametrize("micro_tokens", [10**6, 64])
