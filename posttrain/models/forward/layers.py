@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from posttrain.measure.record import note, noted
+from posttrain.models.device import AMPERE
 from posttrain.models.forward import kernels
 from posttrain.models.forward.forward import NAME, PackedAttention, Scoring, backbone
 from posttrain.models.forward.norms import DTYPES, FusedNorm
@@ -286,7 +287,7 @@ def plain_forward(layer: Any) -> Callable[..., Any]:
 
 def fuse_layers(model: Any) -> None:
     """Let the layers of a model use this file's operations, in place, if a GPU and Liger are there to run them."""
-    if not torch.cuda.is_available() or kernels.liger() is None:
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < AMPERE or kernels.liger() is None:
         return
     checked: dict[tuple[Any, ...], Scoring | None] = {}
     core = backbone(model)
