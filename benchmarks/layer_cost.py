@@ -1,6 +1,6 @@
 """Operators of one decoder layer in a training step on CUDA, and the bytes that their kernels read and write.
 
-python -m benchmarks.layer_cost [full|lora] [--activations recompute]        needs no GPU (tests/second_device)
+python -m benchmarks.layer_cost [full|lora|sharded] [--activations recompute]        needs no GPU (tests/second_device)
 
 The layer has Qwen3-0.6B's widths, bf16 weights and float32 masters. A step with three layers minus one with two gives
 one layer. Bytes grow linearly with the tokens, so two short steps give those of any step.
@@ -32,11 +32,13 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import new_model
 from posttrain.models.forward.activations import Activations, set_activations
 from posttrain.models.master_weights import placed
+from posttrain.models.sharding import mesh_of
 from posttrain.rollout import TokenRow
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import StepClosure, make_batch
+from tests.second_device.test_ranks import in_ranks
 
-KINDS = ("full", "lora")
+KINDS = ("full", "lora", "sharded")
 TOKENS = (32, 64)
 """The tokens of the two measured steps, in rows of 16."""
 STEP_TOKENS = 13_944
@@ -44,7 +46,7 @@ STEP_TOKENS = 13_944
 WIDTH = 1024
 PRODUCTS = ("addmm", "addmm_", "bmm", "mm")
 ATTENTION = ("_varlen_attn", "_varlen_attn_backward")
-NO_KERNEL = ("_unsafe_view", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty")
+NO_KERNEL = ("_unsafe_view", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty", "set_")
 SUMMED = ("add_norm_backward", "norm_backward")
 """Operators with partial sums of a weight's gradient."""
 
@@ -64,7 +66,7 @@ class Cost(TorchDispatchMode):
         if read or written:
             # autograd's own threads run no Python frame of the forward pass
             part = "backward" if torch._C._current_graph_task_id() != -1 else "forward"
-            copies = _copied(name, func, args, out)
+            copies = _copied(name, args, out)
             self.operators[part][name] += 1 + bool(copies) + _sums(name, out)
             kind = "products" if name in PRODUCTS else "attention" if name in ATTENTION else "others"
             self.bytes[kind] += read + written
@@ -97,10 +99,10 @@ def _moved(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[int, int]:
     return sum(map(_size, read)), sum(map(_size, [*tree_leaves(in_place), *made]))
 
 
-def _copied(name: str, func: Any, args: Any, out: Any) -> int:
+def _copied(name: str, args: Any, out: Any) -> int:
     """Return the bytes of the copy that CUDA's addmm makes of a whole matrix before it adds to the copy."""
-    whole = name == "addmm" and isinstance(out, Tensor) and args[0].dim() == 2 and out is not args[0]
-    return 2 * _size(out) if whole and not any(one.is_out for one in func._schema.arguments) else 0
+    whole = name == "addmm" and isinstance(out, Tensor) and args[0].dim() == 2
+    return 2 * _size(out) if whole and out.data_ptr() != args[0].data_ptr() else 0
 
 
 def _size(part: Any) -> int:
@@ -125,7 +127,8 @@ def models_of(kind: str, layers: int, activations: Activations) -> ModelSet:
 
     attach = attach_of(LoraOptions(), Path(), 0) if kind == "lora" else None
     place = partial(placed, runtime=runtime)
-    models = ModelSet.of(start, runtime, frozenset(), attach, reference_moves=False, place=place)
+    mesh = mesh_of(runtime.device, None) if kind == "sharded" else None
+    models = ModelSet.of(start, runtime, frozenset(), attach, reference_moves=False, mesh=mesh, place=place)
     set_activations(models.policy.train(), activations)
     return models
 
@@ -164,11 +167,13 @@ class LayerCost:
 
 def layer_cost(kind: str, activations: Activations = "keep") -> LayerCost:
     """Return the cost of one layer: three layers minus two, at two numbers of tokens."""
+
+    def measured() -> list[list[Cost]]:
+        made = (models_of(kind, layers, activations) for layers in (2, 3))
+        return [[step_of(models, tokens) for tokens in TOKENS] for models in made]
+
     try:
-        few, more = (
-            [step_of(models, tokens) for tokens in TOKENS]
-            for models in (models_of(kind, layers, activations) for layers in (2, 3))
-        )
+        few, more = in_ranks(measured)[0] if kind == "sharded" else measured()
     finally:
         torch.use_deterministic_algorithms(mode=False)
     per_token, fixed = {}, {}
