@@ -28,6 +28,9 @@ HEAD_STEP, LARGEST_HEAD = 8, 256
 """Head sizes that the variable-length kernel supports: multiples of the first, up to the second."""
 FLOAT32_ONLY = frozenset({"minimax", "xglm", "xlstm"})
 """Families whose code adds float32 tensors to the hidden states, so that bf16 products would fail."""
+LARGEST_TILE, TILE_SHARE = 2 * 2**30, 64
+"""Most bytes of a tile of the head's logits on a GPU, and the part of the GPU's memory that one may be. Tiles are large
+because a GPU reads the head's matrix, and adds to its gradient, once per tile."""
 CUBLAS_WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 """An environment variable that cuBLAS reads at its start, and the value that makes its results reproducible."""
 
@@ -137,6 +140,11 @@ def in_segments(query: torch.Tensor, value: torch.Tensor) -> bool:
     size, half = query.shape[-1], value.dtype in (torch.bfloat16, torch.float16)
     sizes = size == value.shape[-1] <= LARGEST_HEAD and size % HEAD_STEP == 0
     return query.is_cuda and half and sizes and (capability(query.device) or (0, 0)) >= AMPERE
+
+
+def gpu_tile_bytes(device: torch.device) -> int:
+    """Return the bytes of a tile of the head's logits. They depend on the kind of GPU alone, as its rounding does."""
+    return int(min(LARGEST_TILE, torch.cuda.get_device_properties(device).total_memory // TILE_SHARE))
 
 
 def device_name(params: DeviceParams) -> str:

@@ -11,6 +11,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from posttrain.errors import ModelError
 from posttrain.models.adapters import LoraOptions, TrainedAdapter, linear_layers
 from posttrain.models.files.loading import is_scorer, quiet
+from posttrain.models.forward.adapted import fuse_adapters
 from posttrain.models.nf4 import quantise_model
 
 SCORE = "score"
@@ -42,6 +43,7 @@ def add(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
     except ValueError as error:  # peft's own refusal, e.g. of layers of a state space model
         fix = "Name other layers in adapter.targets, or train all weights: adapter: none"
         raise ModelError(what=f"{base} takes no adapter ({error})", where=type(model).__name__, fix=fix) from error
+    fuse_adapters(model)
     if is_scorer(model):
         model.score.requires_grad_(requires_grad=True)
     model.posttrain_adapter = TrainedAdapter(base, options, _plain(config, scorer=is_scorer(model)))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from posttrain.distributed import world
 from posttrain.errors import ModelError
 from posttrain.models.device import Runtime
+from posttrain.models.forward.layers import fuse_alike, fused_of
 from posttrain.models.sharding import is_divided, own_part, place_of, shard
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def copy_flags(whole: Any | None, model: Any) -> None:
     for name, value in flags.items():
         if value:
             setattr(model, name, value)
+    fuse_alike(model, world.from_first(lambda: fused_of(whole)))
 
 
 @torch.no_grad()

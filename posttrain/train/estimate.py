@@ -13,10 +13,10 @@ import torch
 from posttrain.distributed import world
 from posttrain.errors import TrainingError
 from posttrain.formulas import distill
-from posttrain.models.device import free_bytes
+from posttrain.models.device import free_bytes, gpu_tile_bytes
 from posttrain.models.files.loading import is_scorer
 from posttrain.models.forward.activations import Activations
-from posttrain.models.forward.logp import GPU_TILE_BYTES, TILE_BYTES, TILE_TOKENS
+from posttrain.models.forward.logp import TILE_BYTES, TILE_TOKENS
 from posttrain.models.memory import (
     byte_count,
     gathered_bytes,
@@ -111,7 +111,8 @@ def _head_bytes(model: Any) -> float:
 def _tile_bytes(models: ModelSet, tokens: int) -> float:
     """Return the bytes of the head's largest tile, or of a divergence's tile if larger."""
     token = 4 * vocabulary(models.policy)
-    tile = TILE_BYTES if models.runtime.device.type == "cpu" else GPU_TILE_BYTES
+    device = models.runtime.device
+    tile = gpu_tile_bytes(device) if device.type == "cuda" else TILE_BYTES
     own = TILES * min(tokens * token, max(tile, TILE_TOKENS * token))
     if not models.teachers and models.old is None:
         return float(own)

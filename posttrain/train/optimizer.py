@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from posttrain.algorithms.objective import step_metrics
 from posttrain.models.master_weights import master_of, round_masters, take_gradients
-from posttrain.models.sharding import as_divided, fill, full, own_part
+from posttrain.models.sharding import as_divided, fill, full, is_divided, own_part
 from posttrain.settings.params import Params
 from posttrain.train.step import StepClosure
 
@@ -87,6 +87,8 @@ def lr_factor(params: OptimizerParams, progress: float, steps: int) -> float:
             return 1.0
 
 
+NORM_EPSILON = 1e-6
+"""What torch's own clipping adds to the norm."""
 MEAN = "mean."
 """The name prefix of averaged weights in checkpoints."""
 MOMENTS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}
@@ -180,7 +182,7 @@ class AdamW:
                 group["lr"] = 0.0 if waits else group["peak"] * factor
         totals = closure.totals()
         take_gradients(self._weights)
-        norm = full(nn.utils.clip_grad_norm_(self._parameters.values(), self._params.clip))
+        norm = self._clip()
         norm = norm.to(next(iter(totals.values()), norm).device)  # of several processes the metrics have been read
         metrics = step_metrics({**totals, "grad_norm": norm})
         metrics["grad_norm"] = metrics.pop("grad_norm")
@@ -196,6 +198,20 @@ class AdamW:
             optimizer.zero_grad(set_to_none=True)
         metrics["lr"] = 0.0 if progress < self._params.critic_first else self._peak * factor
         return metrics
+
+    def _clip(self) -> Tensor:
+        """Clip the gradient. Return its norm before.
+
+        On CUDA, AdamW's kernel divides each gradient by what the norm exceeds, so no pass over all gradients is needed.
+        """
+        weights = list(self._parameters.values())
+        alone = self._optimizers.keys() == {"adamw"} and all(one.is_cuda and not is_divided(one) for one in weights)
+        if not alone:
+            return full(nn.utils.clip_grad_norm_(weights, self._params.clip))
+        norm = nn.utils.get_total_norm([one.grad for one in weights if one.grad is not None])
+        excess = (norm + NORM_EPSILON) / self._params.clip
+        self._optimizers["adamw"].grad_scale = excess.clamp(min=1).float()  # type: ignore[attr-defined]
+        return norm
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return moments and step counts by parameter name, and the mean of the weights."""

@@ -12,7 +12,15 @@ import torch
 
 STARTS = "test_second_device.py"
 with_device = "tests.second_device.device" in sys.modules
-COUNTED = ("test_counts.py", "test_faults.py", "test_offload.py", "test_waits.py", "test_ranks.py")
+COUNTED = (
+    "test_counts.py",
+    "test_faults.py",
+    "test_flash.py",
+    "test_layers.py",
+    "test_offload.py",
+    "test_waits.py",
+    "test_ranks.py",
+)
 """Its operators, its waits and its threads as ranks."""
 with_gpu = not with_device and torch.cuda.is_available()
 collect_ignore = [

@@ -27,7 +27,7 @@ lib = build.load()
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from tests.second_device import flash, graphs  # noqa: E402
+from tests.second_device import flash, graphs, liger  # noqa: E402
 from tests.second_device.waiting import WATCH, unwatched, waits  # noqa: E402
 
 __all__ = ["calls", "waits"]
@@ -186,22 +186,32 @@ def _install() -> None:
     _install_storages()
     torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[assignment,method-assign]
     for name in ("forward", "backward"):
-        LIBRARY.impl(f"_flash_attention_{name}", _counted_once(name), "CUDA")
+        LIBRARY.impl(
+            f"_flash_attention_{name}", _counted_once(f"aten::_flash_attention_{name}", getattr(flash, name)), "CUDA"
+        )
+    LIBRARY.impl("silu_backward", _counted_once("aten::silu_backward", _silu_backward), "CUDA")
+    liger.define(LIGER, _counted_once)
 
 
-def _counted_once(name: str) -> Callable[..., Any]:
-    """One attention kernel as one operator, whatever it is made of here."""
+def _counted_once(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """One kernel as one operator, whatever it is made of here."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         counted = lib.pause()
         try:
             with unwatched():
-                return getattr(flash, name)(*args, **kwargs)
+                return kernel(*args, **kwargs)
         finally:
             if counted:
-                lib.add(f"aten::_flash_attention_{name}")
+                lib.add(name)
 
     return run
+
+
+def _silu_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """CUDA's own kernel: in float32, rounded once."""
+    wide, sigmoid = x.float(), torch.sigmoid(x.float())
+    return (grad.float() * sigmoid * (1 + wide * (1 - sigmoid))).to(x.dtype)
 
 
 def _install_storages() -> None:
@@ -223,5 +233,5 @@ def _install_storages() -> None:
     torch.UntypedStorage.resize_, torch.UntypedStorage.clone = resized, cloned  # type: ignore[method-assign]
 
 
-LIBRARY = torch.library.Library("aten", "IMPL")
+LIBRARY, LIGER = torch.library.Library("aten", "IMPL"), torch.library.Library("liger", "DEF")
 _install()

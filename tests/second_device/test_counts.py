@@ -15,9 +15,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.decoder import step
-from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.device import DeviceParams, Runtime, gpu_tile_bytes
 from posttrain.models.files.store import new_model
-from posttrain.models.forward.logp import Head, loss_tiles
+from posttrain.models.forward.logp import Head, _tiles, loss_tiles
 from posttrain.models.master_weights import compute_in_bf16, frozen_on, gradient_of
 from posttrain.rollout import token_rows
 from posttrain.sampling.builtin import sample_next
@@ -207,6 +207,13 @@ def test_a_tile_of_the_head_reads_its_distributions_a_few_times() -> None:
     assert moved.bytes <= 40 * tokens * vocabulary
 
 
+def test_a_gpu_with_much_memory_reads_the_head_few_times() -> None:
+    """A step of 9,762 scored tokens has 3 tiles; with tiles of 512 MiB it had 12."""
+    assert gpu_tile_bytes(CUDA) == 2 * 2**30
+    tiles = _tiles(torch.empty(9_762, dtype=torch.long, device=CUDA), 151_936)
+    assert len(tiles) == 3 and tiles[0] == slice(0, 2**31 // (4 * 151_936)) and tiles[-1].stop == 9_762
+
+
 @pytest.mark.parametrize("micro_tokens", [10**6, 64])
 def test_an_update_waits_once_and_packs_what_the_kernel_reads(
     micro_tokens: int, monkeypatch: pytest.MonkeyPatch
@@ -228,3 +235,35 @@ def test_an_update_waits_once_and_packs_what_the_kernel_reads(
     assert len(found) == 1
     assert len(packs) == 2 if micro_tokens > 1000 else len(packs) > 8
     assert not any("gathered" in vars(one) for one in packs)
+
+
+@pytest.mark.parametrize("clip", [1e-3, 1e3])
+def test_adamws_kernel_clips_the_gradient(clip: float) -> None:
+    """The weights are those of the CPU, which clips with a pass over all gradients; the metric is the norm before."""
+    found: dict[str, Any] = {}
+    for device in ("cpu", "cuda"):
+        draw = torch.Generator().manual_seed(0)
+        linear = torch.nn.Linear(8, 4)
+        for part in linear.parameters():
+            part.data = torch.randn(part.shape, generator=draw)
+        linear.get_input_embeddings = linear.get_output_embeddings = lambda: None  # type: ignore[assignment]
+        linear = linear.to(device)
+        update = AdamW({"policy": (linear, 1e-2)}, OptimizerParams(clip=clip, betas=[0.5, 0.5]), 4)
+        metrics = []
+        for nth in range(3):
+            for part in linear.parameters():
+                part.grad = (torch.randn(part.shape, generator=draw) * (1 + 10 * nth)).to(device)
+            with calls() as ran:
+                metrics.append(update.step(_Nothing(), nth / 4)["grad_norm"])  # type: ignore[arg-type]
+        assert not any("_foreach_mul_" in name for name in ran)
+        found[device] = metrics, [part.detach().cpu() for part in linear.parameters()]
+    assert found["cuda"][0] == pytest.approx(found["cpu"][0], rel=1e-6)
+    for one, other in zip(found["cuda"][1], found["cpu"][1], strict=True):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+class _Nothing:
+    """A step whose gradients are there."""
+
+    def totals(self) -> dict[str, Tensor]:
+        return {}

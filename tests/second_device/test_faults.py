@@ -159,10 +159,11 @@ def test_the_api_trains_a_critic_on_the_gpu(folder: Path) -> None:
     rollout = {"rounds": 2, "prompts": 2, "group_size": 2, "minibatches": 1, "sampling": {"max_tokens": 4}}
     settings = {"rollout": rollout, "advantage": {"type": "gae"}}
     prompts = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "1+2=", "answer": "3"}]
-    history = train_online(
-        model, load_model(folder)[1], prompts, lambda found: [float(len(one.row.rest)) for one in found], "ppo",
-        settings=settings,
-    )  # fmt: skip
+
+    def length(found: Any) -> list[float]:
+        return [float(len(one.row.rest)) for one in found]
+
+    history = train_online(model, load_model(folder)[1], prompts, length, "ppo", settings=settings)
     assert len(history) == 2 and all(math.isfinite(row["value_loss"]) for row in history)
 
 

@@ -56,6 +56,16 @@ def test_two_ranks_train_what_one_does(name: str) -> None:
     weights, metrics = run(name, torch.float32, None, "cuda", 2)
     for own, own_metrics in in_ranks(lambda: run(name, torch.float32, None, "cuda", 2)):
         assert own.keys() == weights.keys()
-        assert max(float((part - own[key]).abs().max()) for key, part in weights.items()) <= LIMITS["float32"]
+        assert max(float((part - own[key]).abs().max()) for key, part in weights.items()) <= LIMITS["float32"][0]
         for one, other in zip(metrics, own_metrics, strict=True):
             assert one == pytest.approx(other, rel=1e-5, abs=1e-6)
+
+
+def test_two_ranks_train_in_bf16_what_one_does() -> None:
+    """Their sums round in another way: weights differ by a step at most, of a learning rate of 1e-3."""
+    start_model(experts=False)
+    weights, metrics = run("likelihood", torch.bfloat16, None, "cuda", 2)
+    for own, own_metrics in in_ranks(lambda: run("likelihood", torch.bfloat16, None, "cuda", 2)):
+        assert max(float((part.float() - own[key].float()).abs().max()) for key, part in weights.items()) <= 4e-3
+        for one, other in zip(metrics, own_metrics, strict=True):
+            assert one["loss"] == pytest.approx(other["loss"], rel=1e-2)

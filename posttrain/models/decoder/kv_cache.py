@@ -24,6 +24,8 @@ FIRST_COLUMNS = 64
 class PromptAttention(PackedAttention):
     """The prefill: packed attention over distinct prompts that stores their keys and values."""
 
+    decodes = True
+
     def __init__(self, packed: PackedRows) -> None:
         """`packed`: rows without completions."""
         super().__init__(packed)

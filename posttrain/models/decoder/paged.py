@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 
 from posttrain.models.decoder.kv_cache import KeyValue, PromptAttention
 from posttrain.models.device import unsorted
+from posttrain.models.forward.flash import use_own
 from posttrain.models.forward.forward import Scoring
 from posttrain.models.forward.varlen import kernel
 from posttrain.text.packing import sent
@@ -69,6 +70,7 @@ class PagedAttention:
         """Return the attention output of one token per row: [R, H, 1, D] -> [R, 1, H, D]."""
         attention, window, ends = kernel(), scoring.window, self._ends[: query.shape[0] + 1]
         assert attention is not None, "check `takes_pages` first"
+        use_own()
         with unsorted():
             for pool, new in zip(self._pools[layer], (key, value), strict=True):
                 pool.flatten(0, 1).index_copy_(0, self._place_R, new[:, :, 0])

@@ -24,6 +24,7 @@ from posttrain.models.device import free_bytes
 from posttrain.models.files.save_dtype import unshared
 from posttrain.models.files.weights import FLOATS, WEIGHTS, WeightFiles, kind
 from posttrain.models.forward.forward import backbone
+from posttrain.models.forward.layers import fuse_layers
 from posttrain.models.forward.norms import fuse_norms
 from posttrain.models.self_check import verify_forward
 
@@ -205,9 +206,10 @@ def meta_model(cls: Any, config: Any, where: str, *, fits: bool = True) -> Any:
 
 
 def prepared(model: Any) -> Any:
-    """Return the model with our attention and norms, ready for use."""
+    """Return the model with our attention, norms and layers, ready for use."""
     from posttrain.models.forward.forward import register
 
     model.set_attn_implementation(register())
     fuse_norms(model)
+    fuse_layers(model)
     return model.eval()

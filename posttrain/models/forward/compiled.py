@@ -23,6 +23,7 @@ from posttrain.measure.phases import phase
 from posttrain.models.device import repeatable
 from posttrain.models.forward.activations import checkpointed_layers
 from posttrain.models.forward.forward import attention_uncompiled, packed_states, runs_in_rows
+from posttrain.models.forward.layers import plain_forward
 from posttrain.models.forward.routers import find_routers
 from posttrain.models.sharding import gathered, is_sharded
 from posttrain.rollout import TokenRow
@@ -50,7 +51,7 @@ def compiled(models: Iterable[Any], *, on: bool) -> Iterator[None]:
     with attention_uncompiled(), torch.compiler.set_stance("default"):
         try:
             for layer in layers:
-                plain = _plain_forward(layer)
+                plain = plain_forward(layer)
                 if type(layer) not in bodies:
                     bodies[type(layer)] = torch.compile(plain, dynamic=True, options=OPTIONS)
                 layer.forward = partial(_forward, layer, plain, bodies[type(layer)])
@@ -71,13 +72,6 @@ def _forward(layer: Any, plain: Callable[..., Any], body: Callable[..., Any], *i
     if getattr(layer, "gradient_checkpointing", False) and layer.training:
         return layer._gradient_checkpointing_func(run, *inputs)
     return run(*inputs)
-
-
-def _plain_forward(layer: Any) -> Callable[..., Any]:
-    """Return the forward of a layer's class, without transformers' code for `activations`."""
-    forward: Any = type(layer).forward
-    plain: Callable[..., Any] = forward.__wrapped__ if hasattr(layer, "gradient_checkpointing") else forward
-    return plain
 
 
 def compiled_layers(model: Any) -> list[Any]:

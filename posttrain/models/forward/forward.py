@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,9 @@ class Attention(Protocol):
 class PackedAttention:
     """Causal attention within each row of a packed batch."""
 
+    decodes: ClassVar[bool] = False
+    """Whether its keys are those of a decoder, which has one kernel for all passes."""
+
     def __init__(self, packed: PackedRows) -> None:
         self._packed = packed
 
@@ -78,9 +81,12 @@ class PackedAttention:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Gather rows side by side, attend causally, and put each token's output back in its packed place."""
         del layer
-        query_N, key_N, value_N = (part[0].transpose(0, 1) for part in (query, key, value))
+        query_N, key_N, value_N = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
         if scoring.plain and supports(query, value):
-            return attend_segments(query_N, key_N, value_N, self._segments, scoring.scale, scoring.window)[None]
+            out = attend_segments(
+                query_N, key_N, value_N, self._segments, scoring.scale, scoring.window, decodes=self.decodes
+            )
+            return out.unsqueeze(0)
         outputs = []
         gathers, take_N = self._packed.gathered
         for gather in gathers:

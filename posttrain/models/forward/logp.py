@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from posttrain.errors import ModelError
-from posttrain.models.device import unsorted
+from posttrain.models.device import gpu_tile_bytes, unsorted
 from posttrain.models.master_weights import gradient_of
 from posttrain.rollout import Kept
 
@@ -139,9 +139,7 @@ def _scale_and_cap(config: Any) -> tuple[float, float | None]:
 
 
 TILE_BYTES = 16 * 2**20
-"""Bytes of a tile on a CPU, whose cache is small."""
-GPU_TILE_BYTES = 512 * 2**20
-"""Bytes of a tile on a GPU. Tiles are large because a GPU reads the head's matrix once per tile."""
+"""Bytes of a tile on a CPU, whose cache is small; a GPU's: `gpu_tile_bytes`."""
 TILE_TOKENS = 64
 """The smallest tile for any vocabulary. Each tile reads and writes the weight's gradient once."""
 
@@ -385,7 +383,7 @@ def plain_token_logp(
 
 
 def _tiles(rows_M: Tensor, vocabulary: int) -> list[slice]:
-    tokens, tile_bytes = rows_M.shape[0], TILE_BYTES if rows_M.device.type == "cpu" else GPU_TILE_BYTES
+    tokens, tile_bytes = rows_M.shape[0], gpu_tile_bytes(rows_M.device) if rows_M.is_cuda else TILE_BYTES
     size = max(tile_bytes // (4 * vocabulary), TILE_TOKENS)
     return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]
 
