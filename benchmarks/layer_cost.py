@@ -121,9 +121,12 @@ def models_of(kind: str, layers: int, activations: Activations) -> ModelSet:
     )  # fmt: skip
     runtime = Runtime(DeviceParams(device="cuda"))
 
-    def start(*, scores: bool = False) -> Any:
+    def start(*, scores: bool = False, empty: bool = False) -> Any:
         assert not scores
-        return new_model(config, 0)
+        model = new_model(config, 0)
+        if empty:
+            model.to("meta").tie_weights()
+        return model
 
     attach = attach_of(LoraOptions(), Path(), 0) if kind == "lora" else None
     place = partial(placed, runtime=runtime)
@@ -188,7 +191,7 @@ def layer_cost(kind: str, activations: Activations = "keep") -> LayerCost:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", nargs="?", choices=KINDS, default="full")
-    parser.add_argument("--activations", choices=("keep", "recompute"), default="keep")
+    parser.add_argument("--activations", choices=("keep", "selective", "recompute"), default="keep")
     given = parser.parse_args()
     cost = layer_cost(given.kind, given.activations)
     print(f"one layer of Qwen3-0.6B, {given.kind}, activations {given.activations}, on the {DEVICE}")

@@ -26,9 +26,11 @@ from tests.second_device.test_families import ROWS, trained
 
 MOST: dict[tuple[str, Activations], tuple[int, float, float]] = {
     ("full", "keep"): (45, 70, 160),
+    ("full", "selective"): (48, 90, 180),
     ("full", "recompute"): (60, 100, 220),
     ("sharded", "keep"): (66, 110, 200),
     ("lora", "keep"): (72, 70, 225),
+    ("lora", "selective"): (77, 90, 250),
     ("lora", "recompute"): (100, 100, 320),
 }
 """Operators of a layer, and its bytes in units of the hidden states: beside products and attention, and all.

@@ -28,6 +28,8 @@ ATTENTION = frozenset({
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention", "_varlen_attn",
 })  # fmt: skip
 """Operators whose results `selective` keeps, with the products."""
+SELECTING: list[bool] = []
+"""Not empty in a layer's pass of which torch keeps the products: nothing may change them in place."""
 SMALL = 128
 """Terms of a sum below which a product is computed again."""
 
@@ -55,9 +57,24 @@ def _recompute(layer: Callable[..., Any], *inputs: Any) -> Any:
     return checkpoint(layer, *inputs, use_reentrant=False)
 
 
-def _selective(layer: Callable[..., Any], *inputs: Any) -> Any:
-    """Keep the results of products and attention, and compute the rest of the layer again in the backward pass."""
-    return checkpoint(layer, *inputs, use_reentrant=False, context_fn=partial(selective_contexts, _policy))
+def selective(layer: Callable[..., Any], *inputs: Any) -> Any:
+    """Keep the results of products and attention, and compute the rest of the layer again in the backward pass.
+
+    A layer with a backward pass of its own keeps no more by itself (`keeps_products`).
+    """
+    if isinstance(layer, partial) and layer.args:  # transformers': the module is its first argument
+        keeps = getattr(layer.args[0], "keeps_products", None)
+        if keeps is not None and keeps(*inputs, **layer.keywords):
+            return layer(*inputs)
+
+    def run(*inputs: Any) -> Any:
+        SELECTING.append(True)
+        try:
+            return layer(*inputs)
+        finally:
+            SELECTING.pop()
+
+    return checkpoint(run, *inputs, use_reentrant=False, context_fn=partial(selective_contexts, _policy))
 
 
 def _policy(context: Any, operator: Any, *inputs: Any, **_: Any) -> CheckpointPolicy:
@@ -79,7 +96,7 @@ def _offload(layer: Callable[..., Any], *inputs: Any) -> Any:
         return _recompute(layer, *inputs)
 
 
-WAYS: Mapping[str, Callable[..., Any]] = {"selective": _selective, "offload": _offload}
+WAYS: Mapping[str, Callable[..., Any]] = {"selective": selective, "offload": _offload}
 
 
 def _sent_away(part: Tensor) -> Tensor | _Offloaded:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from posttrain.models.adapters import adapted_layers
+from posttrain.models.forward.activations import SELECTING
 from posttrain.models.forward.products import Matrix, matrix_of, product, slope_through, weight_gradients
 
 
@@ -21,7 +22,7 @@ class AdaptedLinear(nn.Module):
 
     def forward(self, x: Tensor, *args: Any, **named: Any) -> Any:
         """Return the layer's output, by one operation on CUDA if the adapter is plain, else by PEFT's code."""
-        usual = x.is_cuda and not args and not named and not torch.compiler.is_compiling()
+        usual = x.is_cuda and not args and not named and not torch.compiler.is_compiling() and not SELECTING
         if usual and torch.backends.cuda.flash_sdp_enabled():  # type: ignore[no-untyped-call]
             found = adapted_output(self, x)
             if found is not None:

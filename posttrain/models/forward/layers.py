@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from posttrain.measure.record import note, noted
 from posttrain.models.device import AMPERE
 from posttrain.models.forward import kernels
+from posttrain.models.forward.activations import selective
 from posttrain.models.forward.forward import NAME, PackedAttention, Scoring, backbone
 from posttrain.models.forward.norms import DTYPES, FusedNorm
 from posttrain.models.forward.products import (
@@ -66,6 +67,8 @@ class _Parts:
     gate_up: tuple[Matrix, Matrix]
     down: Matrix
     size: int
+    selective: bool = False
+    """Whether norms and SwiGLU are computed again in the backward pass."""
 
 
 def _parts(layer: Any) -> _Parts | None:
@@ -114,7 +117,8 @@ class _QueryKeyValue(torch.autograd.Function):
             query, key = normed
         kernels.rotate_(query, key, cos_NS, sin_NS)
         lows = [low for _, low in made]
-        ctx.save_for_backward(x_ND, y_ND, scale_N, cos_NS, sin_NS, *lows, *kept, *tensors)
+        again = None if parts.selective else y_ND
+        ctx.save_for_backward(x_ND, again, scale_N, cos_NS, sin_NS, *lows, *kept, *tensors)
         ctx.parts, ctx.kept = parts, len(kept)
         return query, key, value, x_ND.view_as(x_ND)
 
@@ -123,6 +127,8 @@ class _QueryKeyValue(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         x_ND, y_ND, scale_N, cos_NS, sin_NS, *rest = ctx.saved_tensors
         lows, kept, parts, needs = rest[:3], rest[3 : 3 + ctx.kept], ctx.parts, ctx.needs_input_grad[4:]
+        if y_ND is None:
+            y_ND, _ = kernels.norm(x_ND, parts.before.weight, parts.before.epsilon)
         query, key, value, residual = (part.contiguous() for part in grads)
         kernels.rotate_(query, key, cos_NS, sin_NS, back=True)
         found: list[Any] = [None] * len(needs)
@@ -159,15 +165,19 @@ class _Rest(torch.autograd.Function):
         if down.bias is not None:
             out.add_(down.bias)
         low_down = add_adapter_(out, inner, down)
-        ctx.save_for_backward(mixed, y_ND, scale_N, sum_ND, both, inner, low_out, *lows, low_down, *tensors)
+        again = (None, None) if parts.selective else (y_ND, inner)
+        ctx.save_for_backward(mixed, *again, scale_N, sum_ND, both, low_out, *lows, low_down, *tensors)
         ctx.parts = parts
         return whole
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        mixed, y_ND, scale_N, sum_ND, both, inner, low_out, *lows, low_down = ctx.saved_tensors[:10]
+        mixed, y_ND, inner, scale_N, sum_ND, both, low_out, *lows, low_down = ctx.saved_tensors[:10]
         parts, needs, grad = ctx.parts, ctx.needs_input_grad[3:], grads[0].squeeze(0).contiguous()
+        if y_ND is None:
+            y_ND, _ = kernels.norm(sum_ND, parts.after.weight, parts.after.epsilon)
+            inner = kernels.swiglu(both)
         found: list[Any] = [None] * len(needs)
         places = [slice(1 + TENSORS * nth, 1 + TENSORS * (nth + 1)) for nth in range(4)]
         out, down = parts.out, parts.down
@@ -218,11 +228,17 @@ def _gate_up_backward(
     return total, found[0], found[1]
 
 
-def layer_output(layer: Any, hidden: Tensor, positions: Any, attention: PackedAttention, scoring: Scoring) -> Any:
-    """Return the layer's output [1, N, D], computed by this file; None if its parts are not plain matrices."""
+def layer_output(
+    layer: Any, hidden: Tensor, positions: Any, attention: PackedAttention, scoring: Scoring, *, selects: bool = False
+) -> Any:
+    """Return the layer's output [1, N, D], computed by this file; None if its parts are not plain matrices.
+
+    `selects`: keep only results of products and attention for the backward pass.
+    """
     parts = _parts(layer)
     if parts is None:
         return None
+    parts = replace(parts, selective=selects)
     _join_once(layer, parts)
     cos, sin = (part.squeeze(0) for part in positions)
     heads = (None, None) if parts.heads is None else tuple(norm.weight for norm in parts.heads)
@@ -256,13 +272,21 @@ class FusedLayer(nn.Module):
         """Return the output by this file's operations in a packed pass on a CUDA GPU, else by the module's own code."""
         attention, positions = named.get("posttrain_attention"), named.get("position_embeddings")
         if not args and type(attention) is PackedAttention and positions is not None and _takes(hidden_states):
-            found = layer_output(self, hidden_states, positions, attention, self.posttrain_scoring)
+            selects = self.training and getattr(self, "_gradient_checkpointing_func", None) is selective
+            scoring = self.posttrain_scoring
+            found = layer_output(self, hidden_states, positions, attention, scoring, selects=selects)
             if found is not None:
                 _record(FUSED)
                 return found
         if type(attention) is PackedAttention and hidden_states.is_cuda:
             _record(PLAIN)
-        return super().forward(hidden_states, *args, **named)
+        return plain_forward(self)(self, hidden_states, *args, **named)  # `activations` has been seen to
+
+    def keeps_products(self, hidden_states: Tensor, *args: Any, **named: Any) -> bool:
+        """Return whether this file's operations run, which choose by themselves what they keep."""
+        packed = type(named.get("posttrain_attention")) is PackedAttention
+        usual = not args and packed and named.get("position_embeddings") is not None and _takes(hidden_states)
+        return usual and _parts(self) is not None
 
 
 def _takes(hidden: Tensor) -> bool:
@@ -302,7 +326,7 @@ def fuse_layers(model: Any) -> None:
 
 
 def _fuse(layer: Any, scoring: Scoring | None) -> None:
-    if scoring is not None:
+    if scoring is not None and not isinstance(layer, FusedLayer):
         own: Any = type(layer)
         layer.__class__ = _fused(own)
         layer.posttrain_scoring = scoring
@@ -311,14 +335,14 @@ def _fuse(layer: Any, scoring: Scoring | None) -> None:
 def fused_of(model: Any) -> list[tuple[float, int | None] | None]:
     """Return scale and window of each layer that runs by this file's operations; None for other layers."""
     layers = getattr(backbone(model), "layers", ())
-    scorings = [layer.posttrain_scoring if isinstance(layer, FusedLayer) else None for layer in layers]
-    return [scoring and (scoring.scale, scoring.window) for scoring in scorings]
+    scorings = (layer.posttrain_scoring if isinstance(layer, FusedLayer) else None for layer in layers)
+    return [None if scoring is None else (scoring.scale, scoring.window) for scoring in scorings]
 
 
 def fuse_alike(model: Any, found: Sequence[Sequence[Any] | None]) -> None:
     """Let a model without values run by the same operations as the model of which `fused_of` returned this."""
     for layer, scoring in zip(getattr(backbone(model), "layers", ()), found, strict=True):
-        _fuse(layer, scoring and Scoring(*scoring))
+        _fuse(layer, None if scoring is None else Scoring(*scoring))
 
 
 def _kind(layer: Any) -> tuple[Any, ...]:

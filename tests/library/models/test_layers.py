@@ -44,14 +44,14 @@ def model_of(name: str, adapter: str | None, precision: str) -> Any:
     return model
 
 
-def ran(model: Any, hidden: Tensor, *, fused: bool) -> tuple[Tensor, dict[str, Tensor]]:
+def ran(model: Any, hidden: Tensor, *, fused: bool, selects: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
     """A layer's output, and the gradients of its input and its weights."""
     layer, hidden = model.base_model.layers[1], hidden.clone().requires_grad_()
     attention, places = PackedAttention(PACKED), PACKED.positions_N[None]
     positions = model.base_model.rotary_emb(hidden, places)
     scoring = _scoring(layer, model)
     if fused:
-        out = layer_output(layer, hidden, positions, attention, scoring)
+        out = layer_output(layer, hidden, positions, attention, scoring, selects=selects)
     else:
         named = {"position_embeddings": positions, "position_ids": places, "posttrain_attention": attention}
         out = layer(hidden, attention_mask=None, use_cache=False, **named)
@@ -88,6 +88,15 @@ def test_outputs_and_gradients_are_those_of_transformers(name: str, adapter: str
         assert float((found.detach().float() - other).abs().max()) <= LIMITS[precision] * float(other.abs().max()), key
     if precision == "bf16":
         assert all(grad.dtype == torch.float32 for key, grad in grads.items() if key != "input")
+
+
+@pytest.mark.parametrize("adapter", [None, "lora"])
+@pytest.mark.parametrize("name", USUAL)
+def test_what_is_computed_again_has_the_same_bits(name: str, adapter: str | None) -> None:
+    model = model_of(name, adapter, "bf16")
+    hidden = torch.randn(1, PACKED.ids_N.numel(), model.config.hidden_size).bfloat16()
+    (kept, grads), (selected, others) = (ran(model, hidden, fused=True, selects=selects) for selects in (False, True))
+    assert torch.equal(kept, selected) and all(torch.equal(grad, others[key]) for key, grad in grads.items())
 
 
 def test_what_is_not_a_plain_matrix_runs_its_own_code() -> None:
