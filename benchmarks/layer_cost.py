@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import Qwen3Config
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.distributed import world
 from posttrain.models.adapters import LoraOptions, attach_of
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import new_model
@@ -137,8 +138,9 @@ def models_of(kind: str, layers: int, activations: Activations) -> ModelSet:
 
 
 def step_of(models: ModelSet, tokens: int) -> Cost:
-    """Return the cost of one forward and backward pass."""
-    rows = [TokenRow([nth % 64], [(nth + place) % 64 for place in range(15)]) for nth in range(tokens // 16)]
+    """Return the cost of one forward and backward pass over so many tokens of each process."""
+    count = world.count() * tokens // 16
+    rows = [TokenRow([nth % 64], [(nth + place) % 64 for place in range(15)]) for nth in range(count)]
     batch, objective = make_batch(rows), LikelihoodObjective(LikelihoodConfig())
     prepared = objective.prepare(batch.columns, {})
     step = StepClosure(objective, models, batch.with_prepared(prepared.step))

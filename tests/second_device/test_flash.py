@@ -75,12 +75,12 @@ def installed(kernel: Kernel) -> Iterator[Kernel]:
     """Offer a kernel as FlashAttention 4 inside."""
     before = dict(_FLASH_ATTENTION_IMPLS)
     register_flash_attention_impl("FA4", register_fn=kernel.register)
-    flash._newest.cache_clear()
+    flash.newest.cache_clear()
     try:
         yield kernel
     finally:
         flash.use_own()
-        flash._newest.cache_clear()
+        flash.newest.cache_clear()
         _FLASH_ATTENTION_IMPLS.clear()
         _FLASH_ATTENTION_IMPLS.update(before)
 

@@ -1,4 +1,4 @@
-"""Decoder layers compiled by torch for training. Attention and sampling are not compiled.
+"""Decoder layers compiled by torch for training. Sampling is not compiled, attention only with FlashAttention 3 or 4.
 
 Of a mixture's layer the parts without routers are compiled, because what routers choose is recorded between the parts.
 A sharded layer is gathered before its compiled code runs.
@@ -11,7 +11,8 @@ therefore depend neither on caches nor on where the run was interrupted.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -23,8 +24,9 @@ from posttrain.measure.phases import phase
 from posttrain.models.device import repeatable
 from posttrain.models.forward.activations import checkpointed_layers
 from posttrain.models.forward.forward import attention_uncompiled, packed_states, runs_in_rows
-from posttrain.models.forward.layers import plain_forward
+from posttrain.models.forward.layers import has_usual_code, plain_forward
 from posttrain.models.forward.routers import find_routers
+from posttrain.models.forward.traced import heads_of, tracing
 from posttrain.models.sharding import gathered, is_sharded
 from posttrain.rollout import TokenRow
 from posttrain.settings.host import HOST
@@ -48,7 +50,7 @@ def compiled(models: Iterable[Any], *, on: bool) -> Iterator[None]:
     torch.compiler.reset()  # what an earlier run of this process compiled
     layers = [layer for model in models for layer in compiled_layers(model)]
     bodies: dict[type, Callable[..., Any]] = {}
-    with attention_uncompiled(), torch.compiler.set_stance("default"):
+    with _attention_of(models, layers), torch.compiler.set_stance("default"):
         try:
             for layer in layers:
                 plain = plain_forward(layer)
@@ -64,6 +66,13 @@ def compiled(models: Iterable[Any], *, on: bool) -> Iterator[None]:
         finally:
             for layer in layers:
                 vars(layer).pop("forward", None)
+
+
+def _attention_of(models: Sequence[Any], layers: Sequence[Any]) -> AbstractContextManager[None]:
+    """Return a context in which attention is traced, if all layers and their kernel permit it, or not compiled."""
+    heads = {heads_of(model) for model in models} if all(map(has_usual_code, layers)) else {None}
+    found = heads.pop() if len(heads) == 1 else None
+    return attention_uncompiled() if found is None else tracing(found)
 
 
 def _forward(layer: Any, plain: Callable[..., Any], body: Callable[..., Any], *inputs: Any, **named: Any) -> Any:

@@ -37,8 +37,14 @@ class Heads(NamedTuple):
 
 def use_newest(query_NHD: Tensor, key_NHD: Tensor) -> str:
     """Use the newest kernel that supports such heads from now on. Return its name, and record it."""
-    heads = Heads(query_NHD.shape[1], key_NHD.shape[1], query_NHD.shape[2], query_NHD.dtype, query_NHD.device)
-    kind = _newest(heads)
+    return use_newest_for(
+        Heads(query_NHD.shape[1], key_NHD.shape[1], query_NHD.shape[2], query_NHD.dtype, query_NHD.device)
+    )
+
+
+def use_newest_for(heads: Heads) -> str:
+    """Do the same for heads that are known before a pass."""
+    kind = newest(heads)
     _activate(kind)
     name = OWN if kind is None else NAMES[kind]
     if torch.is_grad_enabled() and noted("attention") != name:
@@ -52,7 +58,7 @@ def use_own() -> None:
 
 
 @cache
-def _newest(heads: Heads) -> str | None:
+def newest(heads: Heads) -> str | None:
     """Return the first kernel that passes the check; None for torch's own."""
     for kind, name in NAMES.items():
         try:

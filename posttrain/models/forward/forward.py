@@ -20,6 +20,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from posttrain.errors import ModelError
 from posttrain.models.device import HEAD_STEP
 from posttrain.models.forward.logp import AnyHead, head_of, token_logp
+from posttrain.models.forward.traced import TRACED, TracedAttention, traced_of
 from posttrain.models.forward.varlen import Segments, attend_segments, segments_of, supports
 from posttrain.models.master_weights import MASTER, gradient_of
 from posttrain.text.packing import PackedRows
@@ -73,6 +74,11 @@ class PackedAttention:
 
     def __init__(self, packed: PackedRows) -> None:
         self._packed = packed
+        self._traced: TracedAttention | None = None
+
+    def trace(self) -> None:
+        """Get ready for compiled layers that trace attention."""
+        self._traced = traced_of(self._segments, self._packed.ids_N.numel(), self._packed.ids_N.device)
 
     @cached_property
     def _segments(self) -> Segments:
@@ -82,6 +88,8 @@ class PackedAttention:
         """Gather rows side by side, attend causally, and put each token's output back in its packed place."""
         del layer
         query_N, key_N, value_N = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
+        if torch.compiler.is_compiling() and self._traced is not None:
+            return self._traced.attend(query_N, key_N, value_N, scoring.scale, scoring.window).unsqueeze(0)
         if scoring.plain and supports(query, value):
             out = attend_segments(
                 query_N, key_N, value_N, self._segments, scoring.scale, scoring.window, decodes=self.decodes
@@ -258,8 +266,10 @@ def packed_states(model: Any, packed: PackedRows, embedded_ND: Tensor | None = N
     table = model.get_input_embeddings()
     if embedded_ND is None and type(table) is nn.Embedding and hasattr(table.weight, MASTER):
         embedded_ND = _Rows.apply(table.weight, packed.ids_N, table.padding_idx)  # type: ignore[no-untyped-call]
-    embedded = None if embedded_ND is None else embedded_ND[None]
-    return hidden_states(model, packed.ids_N[None], packed.positions_N[None], PackedAttention(packed), embedded)[0]
+    embedded, attention = None if embedded_ND is None else embedded_ND[None], PackedAttention(packed)
+    if TRACED:
+        attention.trace()
+    return hidden_states(model, packed.ids_N[None], packed.positions_N[None], attention, embedded)[0]
 
 
 class _Rows(torch.autograd.Function):

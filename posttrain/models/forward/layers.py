@@ -317,7 +317,7 @@ def fuse_layers(model: Any) -> None:
     checked: dict[tuple[Any, ...], Scoring | None] = {}
     core = backbone(model)
     for layer in getattr(core, "layers", ()):
-        if isinstance(layer, FusedLayer) or not _has_usual_code(layer) or next(layer.parameters()).is_meta:
+        if isinstance(layer, FusedLayer) or not has_usual_code(layer) or next(layer.parameters()).is_meta:
             continue
         kind = _kind(layer)
         if kind not in checked:
@@ -361,8 +361,10 @@ def _fused(kind: Any) -> Any:
     return type(kind.__name__, (FusedLayer, kind), {"__module__": kind.__module__})
 
 
-def _has_usual_code(layer: Any) -> bool:
+def has_usual_code(layer: Any) -> bool:
     """Return whether layer, attention and feed-forward have the code of Llama or a family next to it."""
+    if isinstance(layer, FusedLayer):
+        return True
     attention, mlp = getattr(layer, "self_attn", None), getattr(layer, "mlp", None)
     norms = [getattr(layer, name, None) for name in ("input_layernorm", "post_attention_layernorm")]
     norms += [getattr(attention, name) for name in ("q_norm", "k_norm") if hasattr(attention, name)]

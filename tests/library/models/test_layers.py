@@ -14,7 +14,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from posttrain.models.adapters import LoraOptions
 from posttrain.models.files.store import new_model
 from posttrain.models.forward.forward import PackedAttention, Scoring
-from posttrain.models.forward.layers import _checked_scoring, _has_usual_code, layer_output, plain_forward
+from posttrain.models.forward.layers import _checked_scoring, has_usual_code, layer_output, plain_forward
 from posttrain.models.lora import add, freeze
 from posttrain.models.master_weights import MASTER, compute_in_bf16
 from posttrain.rollout import token_rows
@@ -112,7 +112,7 @@ def test_what_is_not_a_plain_matrix_runs_its_own_code() -> None:
 def test_only_layers_of_the_usual_kind_are_computed_here(name: str) -> None:
     core = new_model(CONFIG_MAPPING[name](**{**SHAPE, **EVERY[name]}), 0).base_model
     layers = getattr(core, "layers", [])
-    assert any(_has_usual_code(layer) for layer in layers) == (name in USUAL)
+    assert any(has_usual_code(layer) for layer in layers) == (name in USUAL)
 
 
 def test_the_check_at_load_refuses_a_layer_that_computes_something_else() -> None:
