@@ -219,7 +219,12 @@ def _gate_up_backward(
 
 
 def layer_output(layer: Any, hidden: Tensor, positions: Any, attention: PackedAttention, scoring: Scoring) -> Any:
-    """Return the layer's output [1, N, D], computed by this file; None if its parts are not plain matrices."""
+    """Return the layer's output [1, N, D], computed by this file; None if its parts are not plain matrices.
+
+    Hooks on its modules would not be called here, and the kernels take one dtype.
+    """
+    if any(part.dtype != hidden.dtype for part in layer.parameters()) or _hooked(layer):
+        return None
     parts = _parts(layer)
     if parts is None:
         return None
@@ -235,6 +240,12 @@ def layer_output(layer: Any, hidden: Tensor, positions: Any, attention: PackedAt
     apply = _Rest.apply
     tensors = (parts.after.weight, *(one for part in rest for one in part.tensors))
     return apply(mixed.squeeze(0).flatten(1), x_ND, parts, *tensors)
+
+
+def _hooked(layer: nn.Module) -> bool:
+    """Return whether somebody has put a hook on a module within the layer."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(part, kind) for part in layer.modules() if part is not layer for kind in kinds)
 
 
 def _join_once(layer: Any, parts: _Parts) -> None:

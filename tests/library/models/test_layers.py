@@ -99,6 +99,23 @@ def test_what_is_not_a_plain_matrix_runs_its_own_code() -> None:
         assert layer_output(layer, hidden, positions, PackedAttention(PACKED), _scoring(layer, model)) is None
 
 
+def test_hooks_and_weights_of_another_dtype_take_the_layers_own_code() -> None:
+    model = model_of("llama", None, "fp32")
+    layer, hidden = model.base_model.layers[0], torch.randn(1, PACKED.ids_N.numel(), model.config.hidden_size)
+    given = (
+        model.base_model.rotary_emb(hidden, PACKED.positions_N[None]),
+        PackedAttention(PACKED),
+        _scoring(layer, model),
+    )
+    assert layer_output(layer, hidden, *given) is not None
+    hook = layer.mlp.register_forward_hook(lambda *_: None)
+    assert layer_output(layer, hidden, *given) is None
+    hook.remove()
+    assert layer_output(layer, hidden, *given) is not None
+    layer.input_layernorm.to(torch.float16)
+    assert layer_output(layer, hidden, *given) is None
+
+
 @pytest.mark.parametrize("name", [*USUAL, "gemma", "olmo2", "smollm3", "granite", "mixtral", "gpt2", "cohere"])
 def test_only_layers_of_the_usual_kind_are_computed_here(name: str) -> None:
     core = new_model(CONFIG_MAPPING[name](**{**SHAPE, **EVERY[name]}), 0).base_model
