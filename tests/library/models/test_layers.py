@@ -14,7 +14,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from posttrain.models.adapters import LoraOptions
 from posttrain.models.files.store import new_model
 from posttrain.models.forward.forward import PackedAttention, Scoring
-from posttrain.models.forward.layers import _checked_scoring, has_usual_code, layer_output, plain_forward
+from posttrain.models.forward.layer_pass import layer_output
+from posttrain.models.forward.layers import _checked_scoring, has_usual_code, plain_forward
 from posttrain.models.lora import add, freeze
 from posttrain.models.master_weights import MASTER, compute_in_bf16
 from posttrain.rollout import token_rows
@@ -106,6 +107,23 @@ def test_what_is_not_a_plain_matrix_runs_its_own_code() -> None:
         positions = model.base_model.rotary_emb(hidden, PACKED.positions_N[None])
         layer = model.base_model.layers[0]
         assert layer_output(layer, hidden, positions, PackedAttention(PACKED), _scoring(layer, model)) is None
+
+
+def test_hooks_and_weights_of_another_dtype_take_the_layers_own_code() -> None:
+    model = model_of("llama", None, "fp32")
+    layer, hidden = model.base_model.layers[0], torch.randn(1, PACKED.ids_N.numel(), model.config.hidden_size)
+    given = (
+        model.base_model.rotary_emb(hidden, PACKED.positions_N[None]),
+        PackedAttention(PACKED),
+        _scoring(layer, model),
+    )
+    assert layer_output(layer, hidden, *given) is not None
+    hook = layer.mlp.register_forward_hook(lambda *_: None)
+    assert layer_output(layer, hidden, *given) is None
+    hook.remove()
+    assert layer_output(layer, hidden, *given) is not None
+    layer.input_layernorm.to(torch.float16)
+    assert layer_output(layer, hidden, *given) is None
 
 
 @pytest.mark.parametrize("name", [*USUAL, "gemma", "olmo2", "smollm3", "granite", "mixtral", "gpt2", "cohere"])
