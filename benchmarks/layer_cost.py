@@ -114,11 +114,11 @@ def _size(part: Any) -> int:
     return math.prod(sizes) * part.element_size()
 
 
-def models_of(kind: str, layers: int, activations: Activations) -> ModelSet:
-    """Return a model of Qwen3-0.6B's widths, ready to be trained."""
+def models_of(kind: str, layers: int, activations: Activations, width: int = WIDTH) -> ModelSet:
+    """Return a model with the ratios of Qwen3-0.6B's widths, ready to be trained."""
     config = Qwen3Config(
-        vocab_size=64, hidden_size=WIDTH, num_hidden_layers=layers, num_attention_heads=16, num_key_value_heads=8,
-        head_dim=128, intermediate_size=3072, max_position_embeddings=64, tie_word_embeddings=True,
+        vocab_size=64, hidden_size=width, num_hidden_layers=layers, num_attention_heads=16, num_key_value_heads=8,
+        head_dim=width // 8, intermediate_size=3 * width, max_position_embeddings=64, tie_word_embeddings=True,
     )  # fmt: skip
     runtime = Runtime(DeviceParams(device="cuda"))
 
@@ -129,7 +129,7 @@ def models_of(kind: str, layers: int, activations: Activations) -> ModelSet:
             model.to("meta").tie_weights()
         return model
 
-    attach = attach_of(LoraOptions(), Path(), 0) if kind == "lora" else None
+    attach = attach_of(LoraOptions(rank=width // 32, alpha=width // 32), Path(), 0) if kind == "lora" else None
     place = partial(placed, runtime=runtime)
     mesh = mesh_of(runtime.device, None) if kind == "sharded" else None
     models = ModelSet.of(start, runtime, frozenset(), attach, reference_moves=False, mesh=mesh, place=place)
@@ -159,6 +159,7 @@ class LayerCost:
     operators: dict[str, Counter[str]]
     per_token: dict[str, float]
     fixed: dict[str, float]
+    width: int
 
     @property
     def count(self) -> int:
@@ -167,14 +168,14 @@ class LayerCost:
 
     def units(self, kind: str, tokens: int = STEP_TOKENS) -> float:
         """Return the bytes in units of the hidden states: tokens x width x 2 bytes."""
-        return (self.per_token[kind] * tokens + self.fixed[kind]) / (tokens * WIDTH * 2)
+        return (self.per_token[kind] * tokens + self.fixed[kind]) / (tokens * self.width * 2)
 
 
-def layer_cost(kind: str, activations: Activations = "keep") -> LayerCost:
+def layer_cost(kind: str, activations: Activations = "keep", width: int = WIDTH) -> LayerCost:
     """Return the cost of one layer: three layers minus two, at two numbers of tokens."""
 
     def measured() -> list[list[Cost]]:
-        made = (models_of(kind, layers, activations) for layers in (2, 3))
+        made = (models_of(kind, layers, activations, width) for layers in (2, 3))
         return [[step_of(models, tokens) for tokens in TOKENS] for models in made]
 
     try:
@@ -187,7 +188,7 @@ def layer_cost(kind: str, activations: Activations = "keep") -> LayerCost:
         per_token[name] = (second - first) / (TOKENS[1] - TOKENS[0])
         fixed[name] = first - per_token[name] * TOKENS[0]
     counts = {part: more[0].operators[part] - few[0].operators[part] for part in few[0].operators}
-    return LayerCost(counts, per_token, fixed)
+    return LayerCost(counts, per_token, fixed, width)
 
 
 def main() -> None:
