@@ -142,6 +142,14 @@ def test_a_step_takes_what_is_said_within_a_tenth(
     assert said / 1.1 < peak_of_a_step(objective, models) < said * 1.1
 
 
+def test_processes_share_the_activations_of_a_step() -> None:
+    """Each at most twice its even share, and never more than a pass takes."""
+    models = ModelSet(tiny_model(), Runtime(DeviceParams(device="cpu")), micro_tokens=16_384)
+    alone, shared = (training_parts(models, 16_000, "keep", 8, processes=count) for count in (1, 8))
+    assert 0.24 < shared["activations"] / alone["activations"] < 0.26
+    assert training_parts(models, 10**6, "keep", 8, processes=8)["activations"] > alone["activations"]
+
+
 @pytest.mark.parametrize(("top_p", "top_k"), [(1.0, None), (1.0, 50), (0.9, 50), (0.9, None)])
 def test_a_draw_takes_what_is_said_within_a_tenth(top_p: float, top_k: int | None) -> None:
     logits, draw_R = torch.randn(8, 5000), torch.rand(8, dtype=torch.float64)
