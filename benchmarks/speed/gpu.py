@@ -10,13 +10,17 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks import RESULTS, ROOT
 from benchmarks.speed.case import Row, Shape, batches
 from benchmarks.speed.cases import GPU
+from benchmarks.speed.meter import Report
+from benchmarks.speed.ours import RANK
 from benchmarks.speed.run import MACHINE_GPU, Reports, alternate, load, median, median_ratio, ratios
+from benchmarks.speed.theirs import has_liger
 
 PAGE = ROOT / "docs" / "reports" / "performance-gpu.md"
 EARLIER = (RESULTS / "h100", RESULTS / "torch-2.11")
@@ -31,12 +35,13 @@ SIDES = {
         "posttrain_compiled",
         "posttrain_offload",
         "posttrain_lora",
+        "trl_padded",
         "trl",
         "trl_lora",
         "trl_packing",
     ),
-    "dpo/Q": ("posttrain", "posttrain_lora", "trl", "trl_lora"),
-    "grpo/Q": ("posttrain", "posttrain_no_graphs", "posttrain_lora", "trl"),
+    "dpo/Q": ("posttrain", "posttrain_lora", "trl_padded", "trl", "trl_lora"),
+    "grpo/Q": ("posttrain", "posttrain_no_graphs", "posttrain_lora", "trl_padded", "trl"),
     "grpo/Q-rounds": ("posttrain",),
     "sft/Q-32k": ("posttrain_recompute",),
     "sft/8B": ("posttrain_lora_recompute",),
@@ -46,12 +51,19 @@ VLLM_SIDES = {
     "grpo/Q": ("posttrain_vllm", "trl_vllm"),
     "grpo/Q-rounds": ("posttrain_vllm", "posttrain_vllm_ahead"),
 }
+TUNED = ("trl", "trl_lora", "trl_packing", "trl_vllm")
+"""TRL's sides that need Liger's kernels."""
+TITLES = {"trl_padded": "default TRL", "trl": "tuned TRL", "trl_lora": "tuned TRL, LoRA"}
+TITLES |= {"trl_packing": "tuned TRL, packing", "trl_vllm": "tuned TRL, vLLM"}
 TARGETS = {
     ("sft/Q", "peak"): 0.30,
     ("dpo/Q", "peak"): 0.25,
     ("sft/Q", "posttrain_free"): 1 / 1.15,
+    ("sft/Q", "trl_padded"): 1.0,
     ("sft/Q", "trl"): 1.0,
+    ("dpo/Q", "trl_padded"): 1.0,
     ("dpo/Q", "trl"): 1.0,
+    ("grpo/Q", "trl_padded"): 2.0,
     ("grpo/Q", "trl"): 2.0,
     ("grpo/Q", "trl_vllm"): 1 / 1.5,
 }
@@ -86,31 +98,61 @@ def measured_in(folder: Path) -> Measured:
 
 
 def sides_of(case: str) -> tuple[str, ...]:
-    """Return the sides that can run here: those with vLLM only where vLLM is."""
-    return (*SIDES[case], *(VLLM_SIDES.get(case, ()) if find_spec("vllm") is not None else ()))
+    """Return the sides that can run here: vLLM's only with vLLM, and tuned ones of TRL only with Liger."""
+    sides = (*SIDES[case], *(VLLM_SIDES.get(case, ()) if find_spec("vllm") is not None else ()))
+    return tuple(side for side in sides if side not in TUNED or has_liger())
 
 
-def flops(shape: Shape, rows: Sequence[Row]) -> float:
-    """Return what forward and backward of these rows need, the output head at scored tokens only.
+@dataclass(frozen=True)
+class Flops:
+    """The floating-point operations of rows, the output head at scored tokens only."""
 
-    6 for each weight and token; 12 for each pair of tokens of which one sees the other, and unit of the heads' width.
-    """
+    dense: float
+    """2 for each weight and token."""
+    attention: float
+    """4 for each pair of tokens of which one sees the other, and unit of the heads' width."""
+    adapters: float
+    """2 for each weight of an adapter and token."""
+
+    @property
+    def forward(self) -> float:
+        """Return a forward pass of the model without adapters."""
+        return self.dense + self.attention
+
+    @property
+    def step(self) -> float:
+        """Return forward and backward with all weights trained: a product has two gradients."""
+        return 3 * self.forward
+
+    @property
+    def lora_step(self) -> float:
+        """Return forward and backward of adapters: frozen weights have no gradient of their own, so 4 for each."""
+        return 2 * self.dense + 3 * self.attention + 3 * self.adapters
+
+
+def flops(shape: Shape, rows: Sequence[Row]) -> Flops:
+    """Return the operations of a forward pass over these rows, and those of adapters on all linear layers."""
     width = shape.heads * shape.head
     keys = (shape.kv_heads or shape.heads) * shape.head
-    layer = 2 * shape.width * width + 2 * shape.width * keys + 3 * shape.width * shape.feed_forward
+    sizes = [(shape.width, width), (shape.width, keys), (shape.width, keys), (width, shape.width)]
+    sizes += [(shape.width, shape.feed_forward), (shape.width, shape.feed_forward), (shape.feed_forward, shape.width)]
     tokens = sum(len(row) for row in rows)
     scored = sum(len(row.completion) for row in rows)
     seen = sum(len(row) * (len(row) + 1) / 2 for row in rows)
-    dense = 6 * (shape.layers * layer * tokens + shape.vocabulary * shape.width * scored)
-    return dense + 12 * shape.layers * width * seen
+    layers = shape.layers * tokens
+    return Flops(
+        2 * (layers * sum(rows * columns for rows, columns in sizes) + shape.vocabulary * shape.width * scored),
+        4 * shape.layers * width * seen,
+        2 * layers * RANK * sum(rows + columns for rows, columns in sizes),
+    )
 
 
-def share_of_peak(name: str, reports: Reports, peak: float) -> float:
-    """Model flops in a second over the device's; DPO's reference adds a forward pass, a third of the policy's work."""
+def share_of_peak(name: str, side: str, many: Sequence[Report], peak: float) -> float:
+    """Return model flops in a second over the device's. DPO's reference adds a forward pass."""
     case, pairs = GPU[name], name.startswith("dpo")
-    counted = [row for items in batches(case, 1 + pairs)[case.warm :] for item in items for row in item]
-    work = flops(case.shape, counted) * (4 / 3 if pairs else 1)
-    return work / median(reports["posttrain"], lambda one: one.seconds) / (peak * 1e12)
+    work = flops(case.shape, [row for items in batches(case, 1 + pairs)[case.warm :] for item in items for row in item])
+    total = (work.lora_step if "lora" in side else work.step) + (work.forward if pairs else 0)
+    return total / median(many, lambda one: one.seconds) / (peak * 1e12)
 
 
 def write(measured: Sequence[Measured], peak: float, page: Path) -> None:
@@ -125,26 +167,32 @@ def write(measured: Sequence[Measured], peak: float, page: Path) -> None:
         "`posttrain_no_graphs`: `device.cuda_graphs` off. `_vllm`: vLLM samples on the same GPU, for posttrain in a",
         "process of its own, whose memory is not in the table. `8B`: Qwen3-8B's shape with LoRA of rank 16. `Q-32k`:",
         "one row of 32,768 tokens.", "",
-        "Peak: model flops in a second over the device's in bf16. Model flops are 6 for each weight and token (the",
-        "head at scored tokens only), and 12 for each pair of tokens of which one sees the other and unit of the",
-        "heads' width; DPO's reference adds a third. What is computed again is not counted.", "",
+        "`default TRL` has TRL's defaults, but recomputes no layers: padded rows, torch's attention, no Liger kernels.",
+        "`tuned TRL` has Liger's kernels; SFT with a FlashAttention package also has no padding.",
+        f"{_tuned_runs(measured)}", "",
+        f"Of peak: model flops in a second over {peak:.0f} teraflops in bf16. A step has 6 for each weight and token",
+        "(the head at scored tokens only), and 12 for each pair of tokens of which one sees the other and unit of the",
+        "heads' width. With LoRA each frozen weight counts 4, because it has no gradient, and each weight of an",
+        "adapter 6. DPO's reference adds a forward pass. What is computed again is not counted. The column is empty",
+        "for GRPO, which also samples, and for TRL.", "",
     ]  # fmt: skip
     for machine, found in measured:
         lines += [
             f"Machine: {machine}.", "",
-            "| case | side | units/s | posttrain / side | peak MB | turns |", "|---|---|---|---|---|---|",
-            *(line for case, reports in found.items() for line in _sides(case, reports)), "",
+            "| case | side | units/s | posttrain / side | of peak | peak MB | turns |", "|---|---|---|---|---|---|---|",
+            *(line for case, reports in found.items() for line in _sides(case, reports, peak)), "",
         ]  # fmt: skip
     lines += ["| target | wanted | measured | |", "|---|---|---|---|"]
     for (case, what), target in TARGETS.items():
+        title = f"{case} / {TITLES.get(what, what)}"
         for machine, found in measured:
             if (value := _reached(found, case, what, peak)) is not None:
                 old = "" if machine == measured[0][0] else ", by a lower table"
                 said = f"{'reached' if value >= target else 'missed'}{old}"
-                lines.append(f"| {case} / {what} | {target:.2f} | {value:.2f} | {said} |")
+                lines.append(f"| {title} | {target:.2f} | {value:.2f} | {said} |")
                 break
         else:
-            lines.append(f"| {case} / {what} | {target:.2f} | not measured | |")
+            lines.append(f"| {title} | {target:.2f} | not measured | |")
     for case, most in MEMORY_GB.items():
         used = [one.peak_mb for _, found in measured for many in found.get(case, {}).values() for one in many]
         value = max(used, default=0.0) * 2**20 / 1e9
@@ -154,13 +202,21 @@ def write(measured: Sequence[Measured], peak: float, page: Path) -> None:
     print(f"written: {page}")
 
 
-def _sides(case: str, reports: Reports) -> Iterator[str]:
+def _tuned_runs(measured: Sequence[Measured]) -> str:
+    """Return a sentence that says whether TRL's tuned sides have run."""
+    ran = any(side in TUNED for _, found in measured for reports in found.values() for side in reports)
+    return "Both were measured." if ran else "Tuned TRL has not been measured on a GPU yet."
+
+
+def _sides(case: str, reports: Reports, peak: float) -> Iterator[str]:
     """Return a case's lines of the table."""
     for side, many in reports.items():
         rate, memory = (median(many, value) for value in (lambda one: one.rate, lambda one: one.peak_mb))
         values = sorted(ratios(reports, side)) if "posttrain" in reports else []
         spread = f"{values[len(values) // 2]:.2f} [{values[0]:.2f}, {values[-1]:.2f}]" if values else ""
-        yield f"| {case} | {side} | {rate:.4g} | {spread} | {memory:.0f} | {len(many)} |"
+        counted = side.startswith("posttrain") and not case.startswith("grpo")
+        share = f"{share_of_peak(case, side, many, peak):.2f}" if counted else ""
+        yield f"| {case} | {TITLES.get(side, side)} | {rate:.4g} | {spread} | {share} | {memory:.0f} | {len(many)} |"
 
 
 def _reached(found: dict[str, Reports], case: str, what: str, peak: float) -> float | None:
@@ -168,7 +224,9 @@ def _reached(found: dict[str, Reports], case: str, what: str, peak: float) -> fl
     reports = found.get(case, {})
     if "posttrain" not in reports or (what != "peak" and what not in reports):
         return None
-    return share_of_peak(case, found[case], peak) if what == "peak" else median_ratio(reports, what)
+    return (
+        share_of_peak(case, "posttrain", reports["posttrain"], peak) if what == "peak" else median_ratio(reports, what)
+    )
 
 
 if __name__ == "__main__":

@@ -46,6 +46,11 @@ def trl(case: Case) -> Report:
     return _trl(case, theirs.tuned(case))
 
 
+def trl_padded(case: Case) -> Report:
+    """TRL near its defaults: padded batches, torch's attention and layers of many kernels."""
+    return _trl(case, theirs.near_defaults(case))
+
+
 def trl_lora(case: Case) -> Report:
     """Return the same with adapters by peft."""
     return _trl(case, theirs.tuned(case), **theirs.adapters())
@@ -76,6 +81,7 @@ SIDES = {
     "posttrain_vllm_ahead": posttrain_vllm_ahead,
     "bound": bound,
     "trl": trl,
+    "trl_padded": trl_padded,
     "trl_lora": trl_lora,
     "trl_default": trl_default,
     "trl_vllm": trl_vllm,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -26,6 +27,7 @@ from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import prepared
+from posttrain.models.forward.layers import fuse_alike, fused_of
 from posttrain.online.ahead import RoundsAhead
 from posttrain.online.collect import Collect, PolicyGroups
 from posttrain.online.reward_monitor import RewardMonitor
@@ -101,8 +103,16 @@ class NoCheckpoints(Checkpoints):
 
 
 def ready(model: Any, case: Case) -> Any:
-    """Return a model as posttrain's store hands it out."""
-    return prepared(model).to(case.device)
+    """Return a model as posttrain's store hands it out.
+
+    The library chooses fused layers before a model is on a GPU. This one is already there, so a model of one layer is
+    asked.
+    """
+    made = prepared(model)
+    if case.device != "cpu":
+        [choice] = fused_of(prepared(language_model(replace(case.shape, layers=1, vocabulary=8))))
+        fuse_alike(made, [choice] * case.shape.layers)
+    return made.to(case.device)
 
 
 RANK, ALPHA = 16, 32
@@ -158,10 +168,10 @@ class _Text:
 
 def online(
     case: Case, algorithm: str, settings: dict[str, Any], *, cuda_graphs: bool = True, lora: bool = False,
-    engine: EngineName = "builtin", ahead: Literal[0, 1] = 0,
+    engine: EngineName = "builtin", ahead: Literal[0, 1] = 0, meter: Meter | None = None,
 ) -> Report:  # fmt: skip
-    """Return a policy row on its own samples, two updates a round."""
-    meter = Meter(case.warm, case.device)
+    """Return a policy row on its own samples, two updates a round. `meter`: in place of a new one."""
+    meter = meter or Meter(case.warm, case.device)
     objective = PolicyObjective(POLICY_ROWS[algorithm].settings(**settings), case.longest_answer)
     needed = "ref_logp" in objective.needs
     models = models_of(case, device(case, cuda_graphs=cuda_graphs), reference=needed, lora=lora)

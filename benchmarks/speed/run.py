@@ -64,7 +64,7 @@ def agree(case: str, reports: Reports) -> None:
     if "posttrain" not in reports:
         return
     ours = reports["posttrain"][0]
-    for side in {"bound", "trl"} & set(reports):
+    for side in {"bound", "trl", "trl_padded"} & set(reports):
         theirs = reports[side][0]
         if "length" in ours.seen:
             gap, bound = abs(theirs.seen["length"] / ours.seen["length"] - 1), SAME_LENGTH

@@ -68,13 +68,18 @@ def _posttrain(case: Case, device: Runtime, *, lora: bool = False, training: Tra
 
 
 def trl(case: Case) -> Report:
-    """TRL, tuned: padded batches."""
-    return _trl(case, theirs.tuned(case))
+    """TRL, tuned: padded batches, on a GPU with FlashAttention rows without padding."""
+    return _trl(case, {**theirs.tuned(case), **theirs.unpadded(case)})
+
+
+def trl_padded(case: Case) -> Report:
+    """TRL near its defaults: padded batches, torch's attention and layers of many kernels."""
+    return _trl(case, theirs.near_defaults(case))
 
 
 def trl_lora(case: Case) -> Report:
     """TRL, tuned, with adapters by peft."""
-    return _trl(case, theirs.tuned(case), **theirs.adapters())
+    return _trl(case, {**theirs.tuned(case), **theirs.unpadded(case)}, **theirs.adapters())
 
 
 def trl_bf16(case: Case) -> Report:
@@ -91,7 +96,9 @@ def trl_packing(case: Case) -> Report:
     """TRL, tuned, with its packing: as many tokens in a block as a batch's longest row has, blocks for one batch."""
     real = sum(len(item[0]) for item in batches(case)[-1])
     blocks = max(round(real / case.longest), 1)
-    return _trl(case, {**theirs.tuned(case), "packing": True, "max_length": case.longest}, blocks)
+    return _trl(
+        case, {**theirs.tuned(case), "packing": True, "packing_strategy": "bfd", "max_length": case.longest}, blocks
+    )
 
 
 def _trl(case: Case, over: dict[str, Any], size: int | None = None, **parts: Any) -> Report:
@@ -114,12 +121,18 @@ def _trl(case: Case, over: dict[str, Any], size: int | None = None, **parts: Any
         **{"max_steps": -1 if packing else steps, "num_train_epochs": 1, "max_length": None,
            "completion_only_loss": True, **theirs.common(case), **over},
     )  # fmt: skip
-    meter = Meter(0 if packing else case.warm, case.device)
+    meter, model = Meter(0 if packing else case.warm, case.device), language_model(case.shape, case.device)
+    kernel = theirs.flash(case) if settings.padding_free or packing else None
+    if kernel is not None:
+        model.set_attn_implementation(kernel)
     log = theirs.fit(
-        SFTTrainer, settings, meter, steps, model=language_model(case.shape, case.device),
+        SFTTrainer, settings, meter, steps, model=model,
         train_dataset=Dataset.from_dict(data), processing_class=tokenizer(case.shape), **parts,
     )  # fmt: skip
-    return meter.report(_tokens(case), [row["loss"] for row in log])
+    chosen = {"padding_free": settings.padding_free or packing, "liger": settings.use_liger_kernel, "flash": kernel}
+    return meter.report(
+        _tokens(case), [row["loss"] for row in log], **{key: bool(is_on) for key, is_on in chosen.items()}
+    )
 
 
 def _tokens(case: Case) -> int:
@@ -130,6 +143,7 @@ SIDES = {
     "posttrain": posttrain,
     "bound": bound_loops.sft,
     "trl": trl,
+    "trl_padded": trl_padded,
     "trl_packing": trl_packing,
     "trl_default": trl_default,
     "posttrain_lora": posttrain_lora,

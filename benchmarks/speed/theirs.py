@@ -1,10 +1,11 @@
-"""What the sides `trl` and `trl_default` share: settings, rows in their order, and the meter."""
+"""What TRL's sides share: settings, rows in their order, and the meter."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -33,9 +34,36 @@ def common(case: Case) -> dict[str, Any]:
     return {**COMMON, "use_cpu": case.device == "cpu"}
 
 
-def tuned(case: Case) -> dict[str, Any]:
-    """TRL's defaults save a GPU's memory; without them it is faster, on a CPU several times."""
+def near_defaults(case: Case) -> dict[str, Any]:
+    """Return TRL's defaults except recomputed layers, and on a CPU bf16, since both make TRL slower."""
     return {"bf16": case.device == "cuda", "gradient_checkpointing": False}
+
+
+def tuned(case: Case) -> dict[str, Any]:
+    """Return the same with Liger's kernels on a GPU. A GPU without Liger is an error: that side would not be tuned."""
+    if case.device == "cpu":
+        return near_defaults(case)
+    if not has_liger():
+        raise LigerMissing
+    return {**near_defaults(case), "use_liger_kernel": True}
+
+
+def has_liger() -> bool:
+    """Return whether Liger's kernels are installed."""
+    return find_spec("liger_kernel") is not None
+
+
+def unpadded(case: Case) -> dict[str, Any]:
+    """Return the setting for rows without padding, where TRL has a kernel for them (SFT only: DPO ignores it)."""
+    return {"padding_free": True} if flash(case) else {}
+
+
+def flash(case: Case) -> str | None:
+    """Return the newest FlashAttention of transformers on a GPU. Without it, rows side by side need a dense mask."""
+    from transformers.utils import import_utils
+
+    names = [f"flash_attention_{number}" for number in (4, 3, 2)] if case.device == "cuda" else []
+    return next((name for name in names if getattr(import_utils, f"is_flash_attn_{name[-1]}_available")()), None)
 
 
 def adapters() -> dict[str, Any]:
@@ -52,6 +80,16 @@ class TrlMissing(SystemExit):
 
     def __init__(self) -> None:
         super().__init__("TRL is not installed, so its sides cannot run. Install it: pip install -e '.[trl]'")
+
+
+class LigerMissing(SystemExit):
+    """Liger is not installed. The error says how to install it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Liger's kernels are not installed, so TRL's tuned sides cannot run on a GPU. Install them: "
+            "pip install liger-kernel. Without them: the side trl_padded, which is TRL near its defaults"
+        )
 
 
 def require() -> None:
