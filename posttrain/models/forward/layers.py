@@ -176,9 +176,10 @@ class _ScoringRecorder(PackedAttention):
 @torch.no_grad()
 def _checked_scoring(layer: Any, core: Any) -> Scoring | None:
     """Return how the layer scores keys; None if the two operations give another output than its code."""
-    packed = pack([TokenRow([0], [0, 0, 0]), TokenRow([1], [0])])
+    device = next(layer.parameters()).device
+    packed = pack([TokenRow([0], [0, 0, 0]), TokenRow([1], [0])]).to(device)
     recorder, draw = _ScoringRecorder(packed), torch.Generator().manual_seed(0)
-    hidden = torch.randn(1, packed.ids_N.numel(), core.config.hidden_size, generator=draw)
+    hidden = torch.randn(1, packed.ids_N.numel(), core.config.hidden_size, generator=draw).to(device)
     places, own = packed.positions_N[None], core.config._attn_implementation
     try:
         core.config._attn_implementation = NAME
