@@ -126,8 +126,8 @@ def _all_models(models: ModelSet) -> list[Any]:
 
 
 def most_of_share(step_tokens: int, processes: int) -> int:
-    """Return the most tokens that a process gets of a step with a row or more for each: twice its even share."""
-    return step_tokens if processes == 1 else min(step_tokens, -(-2 * step_tokens // processes))
+    """Return the tokens that a process gets of the largest step: an even share, if there are rows enough."""
+    return -(-step_tokens // processes)
 
 
 def most_tokens(sizes: Sequence[int] | np.ndarray[Any, Any], count: int) -> int:

@@ -39,6 +39,7 @@ from posttrain.train.metrics import MetricsLog, Recorder
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update
 from posttrain.train.routing import RouterParams, routers_of
+from posttrain.train.sharing import Sharing
 from posttrain.train.step import StepClosure
 
 
@@ -241,6 +242,7 @@ def _train(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, e
     first, state, rows = checkpoints.resume(lambda saved: _restore(run, saved)) or (0, objective.initial_state(), [])
     log = MetricsLog(recorder, rows)
     end = source.steps if end is None else end
+    sharing = Sharing()
     progress = Progress(run.name.replace("base@", "base_scratch@"), end, done=first)  # the others do not train
     for step in range(first, end + 1):
         looked = run.watch.look(step)
@@ -252,8 +254,8 @@ def _train(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, e
             for model in models.trained.values():
                 model.train()
             closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers, prepared.state)
-            if step == first and world.count() > 1 and world.is_rank_zero():
-                print(f"{run.name}: {models.sharing_of(closure.batch)}", flush=True)
+            if world.count() > 1 and len(closure.batch):
+                models.add_sharing(sharing, closure.batch)
             metrics = run.update.step(closure, step / source.steps)
             state = prepared.state
         run.step_log.trained(step, prepared.step)
@@ -267,6 +269,9 @@ def _train(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, e
         if healthy and ((step + 1) % run.params.checkpoint_every == 0 or step + 1 == source.steps):
             checkpoints.save(_checkpoint(run, step + 1, state, log))
     progress.close(log.last(run.progress_metrics))
+    if sharing.steps and world.is_rank_zero():
+        print(f"{run.name}: {sharing.described(world.count())}", flush=True)
+        note(useful_share=f"{sharing.useful:.2f}")
     if step < end and run.params.optimizer.average:
         print(f"{run.name}: it ended early, so its weights are not averaged (optimizer.average)", file=sys.stderr)
     if looked:

@@ -32,7 +32,7 @@ from posttrain.rollout import TokenRow
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
 from posttrain.train.by_all import by_all
 from posttrain.train.model_settings import ModelSettings, StartModel
-from posttrain.train.sharing import Rounds, described, own_parts, share_out
+from posttrain.train.sharing import Rounds, Sharing, own_parts, share_out
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -256,9 +256,9 @@ class ModelSet:
         """Return which of the batch's rows each process computes, pass by pass. All processes get the same answer."""
         return share_out(batch.rows, batch.columns.items.tolist(), self.micro_tokens, world.count(), self._width)
 
-    def sharing_of(self, batch: Batch) -> str:
-        """Return a line about how well the processes share the batch."""
-        return described(batch.rows, self.shared_out(batch), self._width)
+    def add_sharing(self, sharing: Sharing, batch: Batch) -> None:
+        """Add how well the processes share a step's batch."""
+        sharing.add(batch.rows, self.shared_out(batch), self._width)
 
     @property
     def _width(self) -> int:

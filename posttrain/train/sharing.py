@@ -98,16 +98,32 @@ def useful_share(rows: Sequence[TokenRow], rounds: Rounds, width: float, *, padd
     return work_of(rows, width) / waits if waits else 1.0
 
 
-def described(rows: Sequence[TokenRow], rounds: Rounds, width: float) -> str:
-    """Return how well a step is shared.
+@dataclass
+class Sharing:
+    """How well the steps of a run have been shared."""
 
-    '8 processes share a step: 80 % of their time is useful, passes of 1,537 to 2,048 tokens'
-    """
-    sizes = [sum(len(rows[i]) for i in part) for parts in rounds for part in parts]
-    share, processes = useful_share(rows, rounds, width), len(rounds[0])
-    idle = f"; {sizes.count(0)} passes have no row of their own: take larger batches" if 0 in sizes else ""
-    passes = f"passes of {min(filter(None, sizes)):,} to {max(sizes):,} tokens"
-    return f"{processes} processes share a step: {100 * share:.0f} % of their time is useful, {passes}{idle}"
+    work: float = 0.0
+    waits: float = 0.0
+    steps: int = 0
+    idle: int = 0
+    """Steps in which a process had no row of its own."""
+
+    def add(self, rows: Sequence[TokenRow], rounds: Rounds, width: float) -> None:
+        """Add a step."""
+        self.work += work_of(rows, width)
+        self.waits += len(rounds[0]) * slowest(rows, rounds, width)
+        self.steps += 1
+        self.idle += any(not any(parts[process] for parts in rounds) for process in range(len(rounds[0])))
+
+    @property
+    def useful(self) -> float:
+        """The share of the processes' time in these steps that computed them."""
+        return self.work / self.waits if self.waits else 1.0
+
+    def described(self, processes: int) -> str:
+        """Return '77 % of the time that 2 processes spent in steps was useful'."""
+        said = f"{100 * self.useful:.0f} % of the time that {processes} processes spent in steps was useful"
+        return said + (f"; in {self.idle} of {self.steps} steps some had no row" if self.idle else "")
 
 
 def own_parts(rounds: Rounds, process: int) -> Iterator[tuple[list[int], bool]]:

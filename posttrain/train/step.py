@@ -213,6 +213,7 @@ class StepClosure:
 
         def forward() -> tuple[Tensor, Tensor]:
             states_ND = packed_states(models.policy, packed, embedded_ND)
+            states_ND = states_ND.clone() if models.sharded else states_ND  # FSDP warns of a view
             return states_ND, self._head_gradient(micro, packed, states_ND, totals)
 
         with self.routers.record(packed) as recording:

@@ -22,7 +22,7 @@ files = {name: module.__file__ for name, module in sys.modules.items() if name.s
 open(out, "w").write(json.dumps([name for name, file in files.items() if file]))
 """
 MOST = 195
-"""Files that the miniature's GRPO run may depend on; lower it when fewer are left. Fifteen share a step or are a GPU's."""
+"""Files that the miniature's GRPO run may depend on; lower it when fewer are left."""
 
 
 def run(folder: Path, stage: str) -> set[str]:

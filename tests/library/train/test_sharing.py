@@ -10,7 +10,7 @@ import pytest
 from benchmarks.shared_steps import STEPS, WIDTH, groups, in_turn, most_possible, single_rows
 from posttrain.rollout import TokenRow
 from posttrain.text.packing import micro_batches
-from posttrain.train.sharing import described, own_parts, share_out, slowest, useful_share, work_of
+from posttrain.train.sharing import Sharing, own_parts, share_out, slowest, useful_share, work_of
 
 BUDGET = 16_384
 
@@ -105,12 +105,15 @@ def test_fewer_rows_than_processes() -> None:
     assert share_out([], [], BUDGET, 4, WIDTH) == []
 
 
-def test_the_line_of_a_run_says_how_much_is_useful() -> None:
-    rows = single_rows(16)
-    said = described(rows, share_out(rows, range(16), BUDGET, 8, WIDTH), WIDTH)
-    assert said == "8 processes share a step: 80 % of their time is useful, passes of 1,537 to 2,048 tokens"
-    few = described(rows[:2], share_out(rows[:2], [0, 1], BUDGET, 4, WIDTH), WIDTH)
-    assert few.endswith("; 2 passes have no row of their own: take larger batches")
+def test_a_run_says_how_much_of_all_its_steps_was_useful() -> None:
+    """The first step of a run says nothing about one with long rows."""
+    sharing, even = Sharing(), [TokenRow([i], [0] * 99) for i in range(4)]
+    sharing.add(even, share_out(even, range(4), BUDGET, 4, WIDTH), WIDTH)
+    assert sharing.described(4) == "100 % of the time that 4 processes spent in steps was useful"
+    sharing.add(even[:2], share_out(even[:2], [0, 1], BUDGET, 4, WIDTH), WIDTH)
+    assert sharing.useful == pytest.approx(0.75)
+    assert sharing.described(4).endswith("was useful; in 1 of 2 steps some had no row")
+    assert Sharing().useful == 1
 
 
 def test_groups_of_completions_share_out_too() -> None:
