@@ -17,11 +17,14 @@ from benchmarks.gpu_parts.figures import Figures, MissingError, Result, limit, p
 from benchmarks.gpu_parts.sizes import Device, Sizes
 from benchmarks.gpu_parts.timing import milliseconds
 from benchmarks.speed.case import Shape, batches
+from posttrain.models.forward import kernels
 
 BYTES_PER_MS = 1e6
 """Of a rate of 1 GB/s."""
 SUSPECT = 3.0
 """More than this many times what bytes alone need makes a kernel the suspect."""
+PASSES = ("softmax", "max", "bmm of 1 x V by V x 1")
+IN_ONE = "loss and gradient in one kernel"
 EPSILON = 1e-6
 Norm = Callable[[Tensor, Tensor], Tensor]
 
@@ -38,7 +41,7 @@ def run(figures: Figures, device: Device, sizes: Sizes) -> None:
         for kind in ("torch", "liger"):
             for backward in (False, True):
                 _norm(figures, device, name, size, kind, backward=backward)
-    for name in ("softmax", "max", "bmm of 1 x V by V x 1"):
+    for name in (*PASSES, IN_ONE):
         _over_logits(figures, device, name, (sizes.tile_tokens, shape.vocabulary))
     _attention(figures, device, sizes)
 
@@ -84,14 +87,22 @@ def _liger_norm() -> Norm:
 
 
 def _over_logits(figures: Figures, device: Device, name: str, size: tuple[int, int]) -> None:
-    """A pass over float32 logits: softmax reads and writes them, the largest reads one, a product of rows two."""
-    passes = 1 if name == "max" else 2
+    """A pass over float32 logits: softmax reads and writes them, the largest reads one, a product of rows two.
+
+    The kernel that replaces the three reads them twice and writes their gradient.
+    """
+    passes = {"max": 1, IN_ONE: 3}.get(name, 2)
     moved = passes * 4 * size[0] * size[1] / (_copy_rate(figures) * BYTES_PER_MS)
     most = 0.6 / 0.36 * moved
     judge = limit("ms", most, "suspect", "no cause", note=f"bytes alone need {moved:.2g}")
 
     def measure() -> Result:
         logits = torch.randn(size, device=device)
+        if name == IN_ONE:
+            if not kernels.runs(logits):
+                raise MissingError("Liger's kernels need a GPU and liger-kernel (the extra `kernels`)")
+            target = torch.arange(size[0], device=device) % size[1]
+            return {"ms": milliseconds(lambda: kernels.nll_(logits, target), device)}
         p = logits.softmax(1)
         calls: dict[str, Callable[[], object]] = {
             "softmax": lambda: logits.softmax(1),

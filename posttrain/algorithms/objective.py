@@ -177,6 +177,11 @@ class Objective(Protocol):
         """
         return False
 
+    @property
+    def entropy_in_loss(self) -> bool:
+        """Whether the loss may have a gradient through `entropy`. False where it is only measured, which is faster."""
+        return True
+
     def initial_state(self) -> State:
         """Return the state before the first step."""
         return {}

@@ -77,6 +77,10 @@ class PolicyObjective:
     def by_token(self) -> bool:
         return not self.surrogate.needs_sequence and self.needs & GRADIENT_COLUMNS <= {"entropy"}
 
+    @property
+    def entropy_in_loss(self) -> bool:
+        return bool(self.knobs.entropy)
+
     def initial_state(self) -> State:
         return initial_coefficients(self.knobs)
 

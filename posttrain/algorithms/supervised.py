@@ -39,6 +39,10 @@ class LikelihoodObjective(Objective):
     def by_token(self) -> bool:
         return True
 
+    @property
+    def entropy_in_loss(self) -> bool:
+        return False
+
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """Return the weights 1 / tokens, or 1 / (rows * tokens of the row), per token."""

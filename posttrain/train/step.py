@@ -17,6 +17,7 @@ from posttrain.models.device import repeatable
 from posttrain.models.forward.forward import add_embedding_gradient, embedded_leaf, packed_states
 from posttrain.models.forward.logp import head_of, loss_tiles
 from posttrain.models.forward.routers import Recording
+from posttrain.models.forward.unit_head import takes, unit_tiles
 from posttrain.models.master_weights import gradient_of, summed_in_float32
 from posttrain.models.sharding import gathered
 from posttrain.rollout import Kept, TokenRow
@@ -232,8 +233,10 @@ class StepClosure:
         hidden_MD = states_ND.detach().index_select(0, packed.source_M)
         grad_MD = torch.empty_like(hidden_MD)
         head = head_of(self.models.policy)
+        in_one = not self.objective.entropy_in_loss and takes(head, hidden_MD)
+        tiles = unit_tiles if in_one else loss_tiles
         with summed_in_float32(head.weight_VD, head.bias_V):
-            for tile in loss_tiles(hidden_MD, head, packed.target_M, self.models.temperature, packed.kept):
+            for tile in tiles(hidden_MD, head, packed.target_M, self.models.temperature, packed.kept):
                 part = columns.tokens_in(tile.part).with_tokens(logp=tile.logp, entropy=tile.entropy)
                 loss = self.objective.loss(part, self.state)
                 grad_MD[tile.part] = tile.backward(loss.total)

@@ -69,6 +69,7 @@ def define(library: torch.library.Library, counted: Callable[[str, Callable[...,
         "rotate(Tensor(a!) q, Tensor(b!) k, Tensor cos, Tensor sin, float way) -> ()": _rotate_,
         "swiglu(Tensor both) -> Tensor": _swiglu,
         "swiglu_backward(Tensor both, Tensor g) -> Tensor": _swiglu_backward,
+        "nll(Tensor(a!) z, Tensor target) -> Tensor": _nll_,
     }
     for schema, kernel in kernels.items():
         library.define(schema)
@@ -99,6 +100,28 @@ def _add_norm_backward_(
 def _rotate_(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, way: float) -> None:
     for part in (query, key):
         part.copy_(_turned(part, cos, sin, way))
+
+
+def _nll_(logits: Tensor, target: Tensor) -> Tensor:
+    logp = logits.log_softmax(1)
+    found = -logp.gather(1, target[:, None]).squeeze(1)
+    logits.copy_(logp.exp() - torch.nn.functional.one_hot(target, logits.shape[1]))
+    return found
+
+
+class _CrossEntropy:
+    """The kernel that overwrites logits by the gradient of their loss; called with a grid of its rows."""
+
+    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+        def launch(X_ptr: Tensor, Y_ptr: Tensor, loss_ptr: Tensor, **how: Any) -> None:
+            rows, vocabulary = X_ptr.shape
+            assert (grid, how["n_cols"], how["X_stride"]) == ((rows,), vocabulary, X_ptr.stride(0))
+            assert how["reduction"] == "none" and how["HAS_GRADIENTS"] and how["weight_ptr"] is how["softcap"] is None
+            assert not (how["HAS_WEIGHT"] or how["HAS_SOFTCAPPING"] or how["label_smoothing"] or how["RETURN_Z_LOSS"])
+            _rows(X_ptr, Y_ptr, loss_ptr)
+            loss_ptr.copy_(torch.ops.liger.nll(X_ptr, Y_ptr))
+
+        return launch
 
 
 class _Operators(ModuleType):
@@ -171,7 +194,8 @@ def _turn(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, way: float) -> N
 def _install() -> None:
     package, operators = ModuleType("liger_kernel"), _Operators("liger_kernel.ops")
     package.ops = operators  # type: ignore[attr-defined]
+    operators.liger_cross_entropy_kernel = _CrossEntropy()  # type: ignore[attr-defined]
     operators.calculate_settings = lambda size: (size, 4)  # type: ignore[attr-defined]
-    for name in ("fused_add_rms_norm", "rms_norm", "rope", "swiglu", "utils"):
+    for name in ("cross_entropy", "fused_add_rms_norm", "rms_norm", "rope", "swiglu", "utils"):
         setattr(operators, name, operators)
     sys.modules |= {"liger_kernel": package, "liger_kernel.ops": operators}

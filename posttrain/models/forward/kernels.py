@@ -1,8 +1,9 @@
-"""Norms, rotary positions and SwiGLU as one kernel each: Liger's on CUDA, the plain formula elsewhere.
+"""Norms, rotary positions, SwiGLU and softmax as one kernel each: Liger's on CUDA, the plain formula elsewhere.
 
     norm:   y = x / rms(x) * w               add_norm: the same for x + residual
     rotate: q cos + half(q) sin              half([a, b]) = [-b, a]; backwards with -sin
     swiglu: silu(g) u                        g and u: the halves of one row
+    nll_:   logsumexp(z) - z[target]         z becomes its gradient, softmax(z) - 1[target]
 
 Liger (the extra `kernels`) sums nothing by atomic additions, so the same GPU gives the same bits. The backward
 functions overwrite the gradient that they are given.
@@ -18,12 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posttrain.models.device import unsorted
+
 LLAMA = 0
 """Liger's number for Llama's norm: the scale in float32, the product with the weight in the input's dtype."""
 FUNCTIONS = (
     "calculate_settings",
     "fused_add_rms_norm_backward",
     "fused_add_rms_norm_forward",
+    "liger_cross_entropy_kernel",
     "rms_norm_backward",
     "rms_norm_forward",
     "rope_backward",
@@ -34,6 +38,9 @@ FUNCTIONS = (
 """The functions of Liger that are called here."""
 IN_ONE: bool | None = None
 """Whether Liger's kernels run; None: on CUDA only. Triton's interpreter runs them on a CPU too."""
+LARGEST_BLOCK = 2**15
+"""The numbers of a row that Liger's cross entropy holds at a time. Its own function waits for the device; the kernel
+is called directly."""
 OFFSET = 0.0
 """What Liger adds to a norm's weight: nothing in these families."""
 
@@ -42,10 +49,10 @@ OFFSET = 0.0
 def liger() -> Any | None:
     """Return Liger's functions; None if the package is not installed."""
     try:
-        from liger_kernel.ops import fused_add_rms_norm, rms_norm, rope, swiglu, utils
+        from liger_kernel.ops import cross_entropy, fused_add_rms_norm, rms_norm, rope, swiglu, utils
     except ImportError:
         return None
-    parts = (fused_add_rms_norm, rms_norm, rope, swiglu, utils)
+    parts = (cross_entropy, fused_add_rms_norm, rms_norm, rope, swiglu, utils)
     return SimpleNamespace(**{name: getattr(part, name) for part in parts for name in FUNCTIONS if hasattr(part, name)})
 
 
@@ -136,6 +143,33 @@ def swiglu_backward(grad_RD: Tensor, both_R2D: Tensor) -> Tensor:
     grad, sigmoid = grad_RD.float(), gate.sigmoid()
     of_gate = grad * up * sigmoid * (1 + gate * (1 - sigmoid))
     return torch.cat([of_gate, grad * gate * sigmoid], dim=1).to(both_R2D.dtype)
+
+
+def nll_(logits_MV: Tensor, target_M: Tensor) -> Tensor:
+    """Return -log softmax(logits)[target] of each row, and replace the logits by its gradient."""
+    if not _in_one(logits_MV):
+        logp_MV = logits_MV.log_softmax(1)
+        nll_M = -logp_MV.gather(1, target_M[:, None]).squeeze(1)
+        with unsorted():
+            torch.exp(logp_MV, out=logits_MV).scatter_add_(1, target_M[:, None], -torch.ones_like(nll_M)[:, None])
+        return nll_M
+    rows, vocabulary = logits_MV.shape
+    nll_M = torch.empty(rows, dtype=logits_MV.dtype, device=logits_MV.device)
+    _ops().liger_cross_entropy_kernel[(rows,)](
+        X_ptr=logits_MV, X_stride=logits_MV.stride(0), Y_ptr=target_M, Y_stride=target_M.stride(0), weight_ptr=None,
+        loss_ptr=nll_M, z_loss_ptr=None, loss_stride=1, token_accuracy_ptr=None, token_accuracy_stride=0,
+        predicted_tokens_ptr=None, predicted_tokens_stride=0, n_cols=vocabulary, n_non_ignore=rows,
+        sum_non_ignore_weight=rows, weight_sum=0.0, ignore_index=-1, lse_square_scale=0.0, label_smoothing=0.0,
+        reduction="none", softcap=None, RETURN_Z_LOSS=False, RETURN_TOKEN_ACCURACY=False,
+        RETURN_PREDICTED_TOKENS=False, BLOCK_SIZE=min(LARGEST_BLOCK, 1 << (vocabulary - 1).bit_length()),
+        HAS_WEIGHT=False, HAS_SOFTCAPPING=False, HAS_GRADIENTS=True, num_warps=32,
+    )  # fmt: skip
+    return nll_M
+
+
+def runs(part: Tensor) -> bool:
+    """Return whether Liger's kernels run on such a tensor. If not, other code is faster than the plain formulas."""
+    return _in_one(part) and liger() is not None
 
 
 def _plain_norm_backward(

@@ -45,7 +45,7 @@ class Head:
 
     def logits(self, hidden_MD: Tensor, temperature: float = 1.0) -> Tensor:
         """Return z / temperature [M, V], in float32 or higher precision."""
-        logits = _product_in_float32(hidden_MD, self.weight_VD.to(hidden_MD.dtype).T)
+        logits = product_in_float32(hidden_MD, self.weight_VD.to(hidden_MD.dtype).T)
         if self.bias_V is not None:
             logits = logits + self.bias_V
         return _scaled_and_capped(logits, self.scale, self.cap, temperature)
@@ -94,7 +94,7 @@ class ModuleHead:
 AnyHead = Head | ModuleHead
 
 
-def _product_in_float32(left: Tensor, right: Tensor) -> Tensor:
+def product_in_float32(left: Tensor, right: Tensor) -> Tensor:
     """Return left @ right in float32 or higher. CUDA returns its accumulated sum, which has no gradient."""
     if left.is_cuda and left.element_size() == 2 and not torch.is_grad_enabled():
         return torch.mm(left, right, out_dtype=torch.float32)
@@ -189,7 +189,7 @@ def _tile(hidden: Tensor, head: Head, target: Tensor, temperature: float, kept: 
     """Return one softmax. Its largest probability gives the normaliser without a second pass of exponentials."""
     logits = head.logits(hidden, temperature)
     if kept is not None:
-        logits.masked_fill_(_outside(kept, logits), OUTSIDE)
+        logits.masked_fill_(outside(kept, logits), OUTSIDE)
     p = logits.softmax(1)
     if p.is_cuda:  # one pass less
         most, place = p.max(1, keepdim=True)
@@ -197,7 +197,7 @@ def _tile(hidden: Tensor, head: Head, target: Tensor, temperature: float, kept: 
     return _Tile(logits, p, logits.amax(1) - p.amax(1).log(), target)
 
 
-def _outside(kept: Kept, like: Tensor) -> Tensor:
+def outside(kept: Kept, like: Tensor) -> Tensor:
     """Return a mask [M, V] of the tokens that each token could not be drawn from."""
     count_M = kept.counts.long()
     row_K = torch.arange(count_M.numel()).repeat_interleave(count_M)
@@ -226,7 +226,7 @@ class _TokenLogp(torch.autograd.Function):
         products = head.for_products(hidden_MD.dtype)
         logp_M = hidden_MD.new_empty(target_M.shape, dtype=torch.promote_types(hidden_MD.dtype, torch.float32))
         entropy_M = torch.full_like(logp_M, torch.nan)
-        for part in _tiles(target_M, weight_VD.shape[0]):
+        for part in tiles_of(target_M, weight_VD.shape[0]):
             tile = _tile(hidden_MD[part], products, target_M[part], temperature, kept and kept.part(part))
             logp_M[part] = tile.logp()
             if entropy:
@@ -243,12 +243,9 @@ class _TokenLogp(torch.autograd.Function):
         hidden_MD, weight_VD, bias_V, target_M, entropy_M = ctx.saved_tensors
         head = Head(weight_VD, bias_V, *ctx.kind).for_products(hidden_MD.dtype)
         grad_hidden_MD = torch.empty_like(hidden_MD)
-        trained = (
-            tensor if need else None
-            for tensor, need in zip((weight_VD, bias_V), ctx.needs_input_grad[1:], strict=False)
-        )
-        grad_head = _HeadGradient(*(None if tensor is None else _sums_like(tensor) for tensor in trained))
-        for part in _tiles(target_M, weight_VD.shape[0]):
+        pairs = zip((weight_VD, bias_V), ctx.needs_input_grad[1:], strict=False)
+        grad_head = HeadGradient(*(_sums_like(part) if need else None for part, need in pairs))
+        for part in tiles_of(target_M, weight_VD.shape[0]):
             tile = _tile(hidden_MD[part], head, target_M[part], ctx.temperature, ctx.kept and ctx.kept.part(part))
             of_part = [None if grad is None else grad[part] for grad in grads]
             grad_logits = _tile_backward(tile, head, ctx.temperature, of_part, entropy_M[part], hidden_MD.dtype)
@@ -262,11 +259,17 @@ def _sums_like(part: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _HeadGradient:
+class HeadGradient:
     """Accumulators of a head's gradient. None: the part is not trained."""
 
     weight_VD: Tensor | None
     bias_V: Tensor | None
+
+    @staticmethod
+    def of(head: Head) -> HeadGradient:
+        """Return the `.grad` of the trained parts, allocated where it is None."""
+        parts = (head.weight_VD, head.bias_V)
+        return HeadGradient(*(gradient_of(part) if part is not None and part.requires_grad else None for part in parts))
 
 
 def token_logp(
@@ -281,7 +284,7 @@ def token_logp(
     """Return (log-prob of each target [M], entropy [M] or NaN), with gradient. `kept`: only over these tokens."""
     if isinstance(head, ModuleHead):
         return plain_token_logp(hidden_MD, head, target_M, temperature, kept)
-    _check(hidden_MD, head, target_M)
+    check_shapes(hidden_MD, head, target_M)
     logp_M, entropy_M = _TokenLogp.apply(  # type: ignore[no-untyped-call]
         hidden_MD, head.weight_VD, head.bias_V, head, target_M, temperature, kept, entropy
     )
@@ -300,7 +303,7 @@ class LossTile:
     _tile: _Tile
     _hidden: Tensor
     _head: Head
-    _grad_head: _HeadGradient
+    _grad_head: HeadGradient
     _temperature: float
 
     @torch.no_grad()
@@ -320,10 +323,10 @@ def loss_tiles(
     A tile's gradient is computed while its distributions are in memory. This needs three products with the head's
     matrix, where a separate backward pass needs four.
     """
-    _check(hidden_MD, head, target_M)
-    grad_head = _HeadGradient(_grad_of(head.weight_VD), _grad_of(head.bias_V))
+    check_shapes(hidden_MD, head, target_M)
+    grad_head = HeadGradient.of(head)
     head = head.for_products(hidden_MD.dtype)
-    for part in _tiles(target_M, head.weight_VD.shape[0]):
+    for part in tiles_of(target_M, head.weight_VD.shape[0]):
         hidden = hidden_MD[part]
         with torch.no_grad():
             tile = _tile(hidden, head, target_M[part], temperature, kept and kept.part(part))
@@ -331,22 +334,17 @@ def loss_tiles(
         yield LossTile(part, *leaves, tile, hidden, head, grad_head, temperature)
 
 
-def _grad_of(parameter: Tensor | None) -> Tensor | None:
-    """Return a trained parameter's `.grad`, allocated if it is None."""
-    return None if parameter is None or not parameter.requires_grad else gradient_of(parameter)
-
-
-def _head_backward(grad_logits: Tensor, hidden: Tensor, head: Head, grad: _HeadGradient) -> Tensor:
+def _head_backward(grad_logits: Tensor, hidden: Tensor, head: Head, grad: HeadGradient) -> Tensor:
     """Return the gradient with respect to the hidden states. Add the head's weight and bias gradient to `grad`."""
     if grad.bias_V is not None:
         grad.bias_V.add_(grad_logits.sum(0))
     grad_logits = grad_logits.to(hidden.dtype)
     if grad.weight_VD is not None:
-        _add_product_(grad.weight_VD, grad_logits.T, hidden)
+        add_product_(grad.weight_VD, grad_logits.T, hidden)
     return grad_logits @ head.weight_VD.to(grad_logits.dtype)
 
 
-def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
+def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Compute total += left @ right, multiplied in their dtype and summed in total's dtype."""
     if left.dtype == total.dtype:
         total.addmm_(left, right)
@@ -356,7 +354,8 @@ def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
         total.add_(left @ right)
 
 
-def _check(hidden_MD: Tensor, head: Head, target_M: Tensor) -> None:
+def check_shapes(hidden_MD: Tensor, head: Head, target_M: Tensor) -> None:
+    """Raise ValueError if the tensors do not belong together."""
     if hidden_MD.shape[0] != target_M.shape[0] or hidden_MD.shape[1] != head.weight_VD.shape[1]:
         shapes = [tuple(part.shape) for part in (hidden_MD, head.weight_VD, target_M)]
         raise ValueError(f"hidden [M, D], weight [V, D] and target [M] do not fit: {shapes}")
@@ -370,19 +369,21 @@ def plain_token_logp(
     def tile(hidden: Tensor, target: Tensor, kept: Kept | None) -> tuple[Tensor, Tensor]:
         logits = head.logits(hidden, temperature)
         if kept is not None:
-            logits = logits.masked_fill(_outside(kept, logits), OUTSIDE)
+            logits = logits.masked_fill(outside(kept, logits), OUTSIDE)
         logp_MV = logits.log_softmax(1)
         entropy_M = -(logp_MV.exp() * logp_MV).sum(1)
         return logp_MV.gather(1, target[:, None]).squeeze(1), entropy_M
 
-    parts = [(hidden_MD[part], target_M[part], kept and kept.part(part)) for part in _tiles(target_M, head.vocabulary)]
+    tiles = tiles_of(target_M, head.vocabulary)
+    parts = [(hidden_MD[part], target_M[part], kept and kept.part(part)) for part in tiles]
     if not parts:
         return tile(hidden_MD, target_M, None)
     logps, entropies = zip(*(checkpoint(tile, *part, use_reentrant=False) for part in parts), strict=True)
     return torch.cat(logps), torch.cat(entropies)
 
 
-def _tiles(rows_M: Tensor, vocabulary: int) -> list[slice]:
+def tiles_of(rows_M: Tensor, vocabulary: int) -> list[slice]:
+    """Return slices of the scored tokens whose logits fit into a tile."""
     tokens, tile_bytes = rows_M.shape[0], gpu_tile_bytes(rows_M.device) if rows_M.is_cuda else TILE_BYTES
     size = max(tile_bytes // (4 * vocabulary), TILE_TOKENS)
     return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]
@@ -391,7 +392,7 @@ def _tiles(rows_M: Tensor, vocabulary: int) -> list[slice]:
 def exact_kl(old_MD: Tensor, old_head: AnyHead, new_MD: Tensor, new_head: AnyHead, temperature: float = 1.0) -> Tensor:
     """Return KL(old || new) per token [M], exact over the vocabulary and twice differentiable in the new policy."""
     parts = []
-    for part in _tiles(old_MD, old_head.vocabulary):
+    for part in tiles_of(old_MD, old_head.vocabulary):
         old = old_head.logits(old_MD[part], temperature).log_softmax(1)
         new = new_head.logits(new_MD[part], temperature).log_softmax(1)
         parts.append((old.exp() * (old - new)).sum(1))

@@ -1,4 +1,4 @@
-"""Norms, rotary positions and SwiGLU of one kernel: the plain formulas by autograd, and Liger's kernels interpreted."""
+"""Norms, rotary positions, SwiGLU and softmax of one kernel: the formulas by autograd, and Liger's interpreted."""
 
 from __future__ import annotations
 
@@ -81,6 +81,16 @@ def test_swiglu_and_its_gradient_are_those_of_autograd(dtype: torch.dtype) -> No
     same(kernels.swiglu_backward(grad, both), wide.grad, dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_softmax_is_replaced_by_the_gradient_of_its_loss(dtype: torch.dtype) -> None:
+    logits, target = drawn(4, 9, dtype=dtype) * 3, torch.tensor([0, 8, 4, 4])
+    wide = logits.clone().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(wide, target, reduction="none")
+    expected.sum().backward()
+    torch.testing.assert_close(kernels.nll_(logits, target), expected.detach())
+    torch.testing.assert_close(logits, wide.grad)
+
+
 INTERPRETED = """
 import os
 import torch
@@ -123,6 +133,8 @@ for dtype, limit in ((torch.float32, 1e-5), (torch.float16, 4e-3)):  # numpy has
             *kernels.add_norm_backward(grad.clone(), other, total, weight, scales, weighed=True),
             kernels.swiglu(x), kernels.swiglu_backward(half, x),
         )
+        logits, target = 5 * other, torch.tensor([0, 47, 3, 3, 31, 32, 7])
+        kinds[real] += (kernels.nll_(logits, target), logits)
     if dtype == torch.float32 and "MANY" in os.environ:  # many short rows have kernels of their own
         many, slopes = (torch.randn(2**15, 4, generator=draw) for _ in range(2))
         for real in (False, True):

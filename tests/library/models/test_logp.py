@@ -16,8 +16,6 @@ from posttrain.models.forward.logp import (
     AnyHead,
     Head,
     ModuleHead,
-    _outside,
-    _product_in_float32,
     _scale_and_cap,
     _tile,
     _tile_backward,
@@ -25,7 +23,9 @@ from posttrain.models.forward.logp import (
     head_of,
     loss_tiles,
     module_head_of,
+    outside,
     plain_token_logp,
+    product_in_float32,
     token_logp,
 )
 from posttrain.models.master_weights import compute_in_bf16
@@ -183,7 +183,7 @@ def test_log_probs_over_the_kept_tokens() -> None:
     mask = torch.zeros(5, 7, dtype=torch.bool)
     mask[0, [1, 3, 4, 5, 6]] = True
     mask[2, [0, 1, 2, 5, 6]] = True
-    assert torch.equal(_outside(KEPT, logp_MV), mask)
+    assert torch.equal(outside(KEPT, logp_MV), mask)
     wanted = logp_MV.masked_fill(mask, -torch.inf).log_softmax(1).gather(1, TARGET[:, None]).squeeze(1)
     torch.testing.assert_close(token_logp(HIDDEN, head(), TARGET, 1.0, KEPT)[0], wanted)
     torch.testing.assert_close(plain_token_logp(HIDDEN, head(), TARGET, 1.0, KEPT)[0], wanted)
@@ -245,5 +245,5 @@ def test_the_exact_kl_and_products_in_float32() -> None:
     old, new = reference("cap", HIDDEN, 0.7), reference("cap", other, 0.7)
     torch.testing.assert_close(exact_kl(HIDDEN, head("cap"), other, head("cap"), 0.7), (old.exp() * (old - new)).sum(1))
     half = torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16)
-    product = _product_in_float32(half, half.T)
+    product = product_in_float32(half, half.T)
     assert product.dtype == torch.float32 and product.tolist() == [[5.0]]
