@@ -10,20 +10,20 @@ from posttrain.extras import PIPELINE, need_or_exit
 
 need_or_exit(PIPELINE)
 
-from posttrain.errors import ParamsError  # noqa: E402
+from posttrain.errors import PosttrainError  # noqa: E402
 from posttrain.numerics import set_numerics  # noqa: E402
 from posttrain.pipeline.lock.inputs import watch_code  # noqa: E402  starts the clock of posttrain.measure.phases too
 from posttrain.pipeline.processes.children import follow  # noqa: E402
 
 watch_code()  # before the rest of the library is imported
-follow()
 
 # Imports create a million objects that are never freed; checking them at every collection costs a second.
 gc.set_threshold(200_000, 20, 100)
 
 try:
+    follow()
     set_numerics()  # before torch is imported; it is recorded
-except ParamsError as error:
+except PosttrainError as error:
     sys.exit(f"error: {error.what}. {error.fix}")
 for _name, _value in {
     # polars and Arrow return freed memory at once: reading a large table takes a fifth less memory

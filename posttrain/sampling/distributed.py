@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from posttrain.distributed import world
+from posttrain.measure.counts import count
 from posttrain.models.sharding import whole
 from posttrain.rollout import Kept
 from posttrain.sampling.builtin import LocalSampler
@@ -81,6 +82,8 @@ class DistributedSampler:
         kept = isinstance(params, KeptSampling) and params.truncates
         for numbers, part in zip(places, _exchanged(done, kept=kept), strict=True):
             completions |= zip(numbers, part, strict=True)
+        others_tokens = sum(len(one.ids) for one in completions.values()) - sum(len(one.ids) for one in done)
+        count({"generate_tokens": others_tokens})  # the local sampler counted this process's own
         return [completions[place] for place in range(len(requests))]
 
 

@@ -12,6 +12,7 @@ OURS: Final[Mapping[str, tuple[str, ...]]] = {
     "actor_learning_rate": ("optimizer.lr",),
     "critic_learning_rate": ("optimizer.critic_lr",),
     "lr_scheduler": ("optimizer.schedule",),
+    "steps": ("rollout.rounds", "epochs", "limits.steps"),
     "warmup_ratio": ("optimizer.warmup",),
     "grad_clip": ("optimizer.clip",),
     "max_norm": ("optimizer.clip",),

@@ -126,6 +126,9 @@ def _line(model: type[BaseModel], failure: Any, where: str, given: Any) -> str:
             return f"{dotted}: unknown key. {answer}"
         if deeper := sorted({place for owner in owners for place in _deeper(owner, str(path[-1]))}):
             return f"{dotted}: unknown key. Did you mean {' or '.join(map(repr, deeper))}?"
+        for up in range(len(path) - 2, -1, -1):
+            if str(path[-1]) in _fields_at(model, outer := [str(part) for part in path[:up]]):
+                return f"{dotted}: unknown key. It is {'.'.join([where, *outer, str(path[-1])])}"
         known = _fields_at(model, [str(part) for part in path[:-1]])
         return f"{dotted}: unknown key. {did_you_mean(str(path[-1]), known)}".rstrip()
     message = str(failure["msg"]).removeprefix("Value error, ")

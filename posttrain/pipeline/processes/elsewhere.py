@@ -28,7 +28,17 @@ def start_elsewhere(stage: str) -> bool:
     failure_path(stage).unlink(missing_ok=True)
     words = [*_words(template.replace("{processes}", str(processes))), *own_command()]
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    launcher = subprocess.Popen(words, env=library_environment(), stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent)  # noqa: PLW1509 - it takes no lock
+    try:
+        launcher = subprocess.Popen(
+            words,
+            env=library_environment(),
+            stdin=subprocess.DEVNULL,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509 - it takes no lock
+        )
+    except OSError as error:
+        what = f"`{words[0]}` cannot be started: {error.strerror}"
+        fix = f"Name a program on this host's PATH, e.g. srun, or unset {LAUNCH}"
+        raise PipelineError(what=what, where=LAUNCH, fix=fix) from error
     try:
         status = launcher.wait()
     finally:

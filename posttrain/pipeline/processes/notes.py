@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,6 +25,10 @@ def process_notes(typed: Mapping[str, Any]) -> list[str]:
 
 def _notes(where: str, params: Any) -> Iterator[str]:
     processes, served = getattr(params, "processes", 1), _served_gpus(params)
+    if processes == 1 and getattr(params, "shards", None):
+        yield f"shards = {params.shards} changes nothing with processes = 1"
+    if (rows := _step_rows(params)) < processes:
+        yield f"processes = {processes}, more than the rows of a step ({rows}): some have nothing to do"
     if (processes == 1 and not served) or os.environ.get(LAUNCH):  # they run elsewhere
         return
     shown = together = f"processes = {processes}"
@@ -44,6 +49,14 @@ def _notes(where: str, params: Any) -> Iterator[str]:
         return
     if isinstance(reserved, int) and 0 < reserved < max(processes, served):
         yield f"{shown}: meta.gpus = {reserved} of the stage {stage} in dvc.yaml, so a flow shows it no more GPUs"
+
+
+def _step_rows(params: Any) -> float:
+    """Return the most rows of an optimizer step; infinite if the run has no steps."""
+    rollout = getattr(params, "rollout", None)
+    if rollout is not None and hasattr(rollout, "group_size"):
+        return int(rollout.prompts * rollout.group_size // getattr(rollout, "minibatches", 1))
+    return getattr(params, "batch", math.inf)
 
 
 def _served_gpus(params: Any) -> int:

@@ -49,6 +49,13 @@ def read_slurm() -> None:
     if RANK in os.environ or os.environ.get(LAUNCH) or "SLURM_STEP_ID" not in os.environ:
         return
     job, step = (int(os.environ.get(f"SLURM_{name}_ID", "0")) for name in ("JOB", "STEP"))
+    needed = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_NODELIST")
+    if missing := [name for name in needed if not os.environ.get(name)]:
+        raise PipelineError(
+            what=f"SLURM_STEP_ID is set and {missing[0]} is not",
+            where="environment",
+            fix="Start it with srun, which sets both, or unset SLURM_STEP_ID",
+        )
     os.environ |= {RANK: os.environ["SLURM_PROCID"], SIZE: os.environ["SLURM_NTASKS"]}
     os.environ[LOCAL] = os.environ["SLURM_LOCALID"]
     os.environ.setdefault(ADDRESS, first_node(os.environ.get("SLURM_STEP_NODELIST", os.environ["SLURM_JOB_NODELIST"])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,8 @@ from posttrain.pipeline.processes.schedulers import LOCAL, check_size, is_schedu
 from posttrain.pipeline.workspace import failure_path, lock_stage, remove_committed
 
 ORPHAN_CHECK_S = 0.5
+SHOWN_LINES = 20
+"""The last lines that a failed process of another program's run prints."""
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -104,8 +107,20 @@ def _help(stage: str, work: Callable[[], None]) -> None:
         check_size(stage, processes_of(stage))
         if os.environ.get(LOCAL, "0") == "0":
             inputs.fix(stage)
-    with explained_deaths(stage):
+    with explained_deaths(stage), _silent() if is_scheduled() else contextlib.nullcontext():
         work()
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Print nothing, since the first process says the same. If the work fails, print the last lines."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            yield
+    except BaseException:
+        print(*said.getvalue().splitlines()[-SHOWN_LINES:], sep="\n", file=sys.stderr)
+        raise
 
 
 def checked_name(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import polars as pl
 
 from posttrain.files import write_json
+from posttrain.measure.phases import phase
 from posttrain.pipeline.params.named_runs import load_run
 from posttrain.pipeline.params.params_file import load
 from posttrain.pipeline.params.slots import needed_model
@@ -75,7 +76,8 @@ class TrainingStage(RunInputs[P]):
 
     def __post_init__(self) -> None:
         """Start the run's other processes, if it has any, and connect to them."""
-        start(self.name, self.params.processes, self.params.device.device)
+        with phase("load"):
+            start(self.name, self.params.processes, self.params.device.device)
         if self.params.processes > 1:
             note_processes(str(self.params.processes))
             print(f"{self.name}: {self.params.processes} processes share the run", flush=True)

@@ -50,7 +50,8 @@ def engine_command() -> list[str]:
     [python] = given
     if wrong := fault(python, PACKAGES, "vLLM", VERSIONS):
         fix = (
-            f"Make it with `make env-vllm` in the clone of posttrain, or name its Python: {PYTHON}=/path/to/bin/python"
+            f"Set {PYTHON} to the Python of an environment with vLLM. `make env-vllm` in a clone of posttrain makes "
+            f"one: {PYTHON}=/path/to/clone/{USUAL}"
         )
         raise EngineError(what=wrong, where="rollout.engine vllm", fix=f"{fix}. Without vLLM: rollout.engine builtin")
     return [python, str(Path(server.__file__).resolve())]

@@ -120,7 +120,7 @@ def test_runs_of_a_new_stage_of_results_are_typed(monkeypatch: pytest.MonkeyPatc
 
 def test_what_a_machine_lacks_for_processes_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    shared = "{start: base/tiny, data: two_step/chat, processes: 64, device: {device: cpu}}"
+    shared = "{start: base/tiny, data: two_step/chat, batch: 64, processes: 64, device: {device: cpu}}"
     change(f"sft: {{runs: {{first: {shared}, second: {shared}}}}}")
     notes = [line for line in check_params().splitlines() if "processes" in line]
     cores = "processes = 64, each with device.threads = 1: this host has 2 CPU cores"
@@ -474,6 +474,10 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
             "rollout.minibatches: KL(old || new) is 0 before the only step of a round",
         ),
         ("sft: {runs: {main: {optimizer: {betas: [0.9, 1.0]}}}}", "Use numbers from 0 to below 1"),
+        ("sft: {runs: {main: {device: {compile: true}}}}", "unknown key. It is sft.runs.main.compile"),
+        ("online: {runs: {a: {rollout: {kl: {beta: 1}}}}}", "unknown key. It is online.runs.a.kl"),
+        ("online: {runs: {a: {steps: 4}}}", "steps: unknown key. It is 'rollout.rounds' or 'limits.steps' here"),
+        ("sft: {runs: {main: {steps: 4}}}", "steps: unknown key. It is 'epochs' or 'limits.steps' here"),
         ("sft: {runs: {main: {epoch: 2}}}", "sft.runs.main.epoch: unknown key. Did you mean 'epochs'?"),
         ("sft: {runs: {main: {optimizer: {lr: fast}}}}", "sft.runs.main.optimizer.lr = 'fast'"),
         ("sft: {runs: {main: {optimizer: {learning_rate: 0.1}}}}", "sft.runs.main.optimizer.learning_rate: unknown"),

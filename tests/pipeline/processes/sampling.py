@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from posttrain.distributed import world
+from posttrain.measure.counts import counts
 from posttrain.models.adapters import LoraOptions
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward.forward import score_tokens
@@ -58,6 +59,7 @@ def main() -> None:
     backward()  # some processes have run no prompt since the last one
     done += sampler.generate(requests, KeptSampling(max_tokens=12, top_p=0.7), 7)
     done += sampler.generate(few, KeptSampling(top_k=3), 7)
+    assert counts()["generate_tokens"] == sum(len(one.ids) for one in done), "of all processes"
     kept = [[] if one.kept is None else [one.kept.ids.tolist(), one.kept.counts.tolist()] for one in done]
     every = world.gathered(
         [[one.ids, one.logps, one.finish, one_kept] for one, one_kept in zip(done, kept, strict=True)]

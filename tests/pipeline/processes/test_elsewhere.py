@@ -44,6 +44,9 @@ def test_a_failure_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LAUNCH, "sh -c 'exit 3'")
     with pytest.raises(PipelineError, match="`sh` ended with exit code 3"):
         start_elsewhere("sft@main")
+    monkeypatch.setenv(LAUNCH, "sruun -n {processes}")
+    with pytest.raises(PipelineError, match="`sruun` cannot be started: No such file or directory"):
+        start_elsewhere("sft@main")
     file = failure_path("sft@main").resolve()
     file.parent.mkdir(parents=True)
     monkeypatch.setenv(LAUNCH, f"sh -c 'echo no > {file}; exit 3'")

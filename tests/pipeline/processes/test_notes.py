@@ -36,6 +36,20 @@ def test_runs_with_the_same_lack_are_noted_together(monkeypatch: pytest.MonkeyPa
     assert process_notes(typed) == []
 
 
+def test_processes_without_rows_and_shards_without_processes() -> None:
+    (line,) = process_notes({"sft.runs.a": run(shards=2)})
+    assert line == "note: sft.runs.a: shards = 2 changes nothing with processes = 1"
+    (line,) = process_notes({"sft.runs.a": run(2, batch=1)})
+    assert (
+        line
+        == "note: sft.runs.a: processes = 2, more than the rows of a step (1): some have nothing to do"
+    )
+    rollout = SimpleNamespace(prompts=1, group_size=4, minibatches=2)
+    assert process_notes({"online.runs.a": run(2, rollout=rollout, batch=1)}) == []
+    rollout.minibatches = 4
+    assert "the rows of a step (1)" in process_notes({"online.runs.a": run(2, rollout=rollout)})[0]
+
+
 def test_gpus() -> None:
     assert module._gpus("cpu") is None and module._gpus("auto") is None and module._gpus("cuda") == 2
     (line,) = process_notes({"sft.runs.a": run(3, "cuda")})

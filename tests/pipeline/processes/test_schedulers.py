@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from posttrain.errors import PosttrainError
+from posttrain.errors import PipelineError, PosttrainError
 from posttrain.pipeline.processes.agreement import differences
 from posttrain.pipeline.processes.schedulers import (
     ADDRESS,
@@ -190,6 +190,11 @@ def test_the_variables_of_slurm_are_read(monkeypatch: pytest.MonkeyPatch) -> Non
     read_slurm()
     assert RANK not in os.environ, "a shell of srun, from which POSTTRAIN_LAUNCH starts the processes, is no task"
     monkeypatch.delenv(LAUNCH)
+    monkeypatch.delenv("SLURM_LOCALID")
+    with pytest.raises(PipelineError, match="SLURM_STEP_ID is set and SLURM_LOCALID is not"):
+        read_slurm()
+    assert RANK not in os.environ
+    monkeypatch.setenv("SLURM_LOCALID", "1")
     read_slurm()
     assert [os.environ[one] for one in (RANK, SIZE, LOCAL, ADDRESS, PORT)] == ["5", "8", "1", "gpu07", "15001"]
 

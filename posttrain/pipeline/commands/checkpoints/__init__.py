@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from posttrain.numerics import set_numerics
 from posttrain.pipeline.commands.line import add_action, add_actions
 from posttrain.pipeline.workspace import checkpoint_path
 
@@ -26,6 +27,7 @@ def run(arguments: Namespace) -> str:
     """List the checkpoints, or apply the action."""
     if arguments.action == "list" and not any(checkpoint_path("").rglob("step-*")):
         return "no checkpoints"
+    set_numerics()  # a checkpoint names the CPU instructions that it was made with
     from posttrain.pipeline.commands.checkpoints import actions  # imports torch
 
     if arguments.action == "list":

@@ -26,13 +26,15 @@ GROUPS = (
 )  # fmt: skip
 """Groups whose runs train or sample."""
 COLUMNS = (
-    "stage", "total", "last run", "weights", "moments", "training", "KV cache", "decoding", "rollouts", "checkpoints",
-    "settings that lower it (to)",
+    "stage", "total", "last run", "weights", "moments", "training", "KV cache", "decoding", "held-out", "rollouts",
+    "checkpoints", "settings that lower it (to)",
 )  # fmt: skip
 NOTES = """
 weights: with the float32 masters of trained ones. training: gradients, activations, the head.
 decoding: copies of weights, a step or a prefill.
-total: the most device memory at a time, of {free} that are free; (!) is more than that. rollouts, checkpoints: disk.
+held-out: a pass over held-out rows. rollouts, checkpoints: disk.
+total: the most device memory at a time, of {free} that are free; (!) is more than that. It is weights and moments, plus
+the largest of training, sampling (KV cache and decoding) and held-out.
 On a CPU the process itself takes about 0.7 GB more, and stages that run at the same time share what is free.
 {shared}Each at its largest, with prompts of {prompt} tokens (--prompt N) where the model's context allows them."""
 SHARED = """of N processes: weights to total are of one. On a CPU (!) compares what all of this host take together.
@@ -81,7 +83,7 @@ def _row(name: str, found: Demand) -> tuple[str, ...]:
     total = f"{format_size(found.total)}{each}{'' if found.fits else ' (!)'}"
     sizes = (
         weights, found.states.get("moments", 0.0), sum(found.training.values()),
-        sampling.get("keys and values", 0.0), sampling.get("decoding", 0.0),
+        sampling.get("keys and values", 0.0), sampling.get("decoding", 0.0), found.heldout,
     )  # fmt: skip
     return (name, total, _seconds(name), *map(_size, sizes), *map(_size, disk))
 

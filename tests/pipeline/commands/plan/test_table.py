@@ -53,7 +53,7 @@ def test_cells() -> None:
         1e9, {"weights": 1e9, "masters": 1e9, "moments": 0.0}, {"gradients": 3e9}, {"decoding": 1e9}, checkpoints=5e9
     )
     row = module._row("sft@a", found)
-    assert row == ("sft@a", "5 GB (!)", "unknown", "2 GB", "-", "3 GB", "-", "1 GB", "-", "5 GB")
+    assert row == ("sft@a", "5 GB (!)", "unknown", "2 GB", "-", "3 GB", "-", "1 GB", "-", "-", "5 GB")
     many = Demand(9e9, {"weights": 1e9}, processes=4, in_one_memory=4)
     assert module._row("sft@a", many)[1] == "1 GB, each of 4 processes"
     once = Demand(9e9, {"weights": 1e9}, processes=4, once=1e9)
