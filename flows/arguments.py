@@ -37,7 +37,7 @@ def seconds(text: str) -> float:
 
 
 def cron(text: str) -> str:
-    """Check the form of a cron schedule. `check_cron` checks the rest.
+    """Check the form of a cron schedule. `check_schedule` checks the rest.
 
     It does not import Prefect, which reads PREFECT_API_URL on import and would start its own server without a login.
     """
@@ -46,11 +46,16 @@ def cron(text: str) -> str:
     return text
 
 
-def check_cron(text: str | None) -> None:
+def check_schedule(cron: str | None, rrule: str | None) -> None:
     """Reject a schedule that Prefect cannot read. Call it after Prefect's environment is set."""
-    from prefect.client.schemas.schedules import CronSchedule
+    from prefect.client.schemas.schedules import CronSchedule, RRuleSchedule
 
     try:
-        CronSchedule(cron=text or "@daily")
+        CronSchedule(cron=cron or "@daily")
     except ValueError as error:
-        raise ParamsError(what=f"'{text}' is not a schedule", where="--cron", fix=_CRON) from error
+        raise ParamsError(what=f"'{cron}' is not a schedule", where="--cron", fix=_CRON) from error
+    try:
+        RRuleSchedule(rrule=rrule or "FREQ=DAILY")
+    except ValueError as error:
+        fix = "Write one like 'FREQ=WEEKLY;BYDAY=MO;BYHOUR=3;BYMINUTE=0'"
+        raise ParamsError(what=f"'{rrule}' is not a schedule", where="--rrule", fix=fix) from error

@@ -18,6 +18,7 @@ from posttrain.isolation.library import library_command, library_environment
 from posttrain.measure.terminal import escaped
 from posttrain.measure.text_table import text_table
 from posttrain.measure.timings import FOLDER, timings_table
+from posttrain.pipeline.compare.experiments import TIMES
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.report.heading import PAGE_SO_FAR
 from posttrain.pipeline.report.markup import NOT_MEASURED
@@ -93,6 +94,27 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     drawn = plots(root, [file for stage in current for file in stage.plots])
     images = "\n\n".join(f"![{title}]({image})" for title, image in drawn.items())
     create_markdown_artifact(escaped(images) or _NONE, key="plots", description="The plots in dvc.yaml")
+
+
+def publish_sweep(root: Path, name: str, measured: Sequence[str]) -> None:
+    """Create the artifacts of a sweep: its experiments, the best first, the comparison, and the page's place."""
+    from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+    words = ("compare", name, *(["--policy", measured[-1]] if measured else []))
+    page = root / TIMES / f"{name}.html"
+    compared = _posttrain(root, *words, "--to", str(page))
+    found = json.loads(_posttrain(root, *words, "--json") or "{}")
+    about = f"The sweep's page, with curves and questions: {page}" if page.is_file() else "Too few results to compare"
+    rows = [
+        {**one["varied"], "seeds": one["seeds"], "score": _rounded(one["value"])}
+        | {key: _rounded(one[key]) for key in ("low", "high")}
+        | {key: _rounded(number) for key, number in one["spent"].items()}
+        | {"its models": one["weights"]}
+        for one in found.get("settings", [])
+    ]
+    create_table_artifact(safe_rows(rows), key="sweep", description=about)
+    text = f"```\n{compared}\n```" if compared else _NONE
+    create_markdown_artifact(escaped(text), key="comparison", description=f"What `posttrain compare {name}` says")
 
 
 def safe_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

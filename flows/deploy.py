@@ -1,4 +1,4 @@
-"""Run the pipeline on a schedule, on new data, or on workers: `posttrain deploy serve | pool POOL | watch FOLDER`.
+"""Run the pipeline, an experiment or a sweep on a schedule, on new data, or on workers.
 
 Every failure is posted to the URL in POSTTRAIN_WEBHOOK. See docs/flows.md.
 """
@@ -19,7 +19,7 @@ from posttrain.measure.terminal import escaped
 from posttrain.measure.text_table import FoldedHelp
 from posttrain.pipeline.by_name import flows_package
 
-from . import arguments, data_watcher, server
+from . import arguments, data_watcher, deploy_parameters, server
 from .graph import find_root
 from .notify import VARIABLE
 
@@ -38,11 +38,11 @@ def run(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         root = find_root(Path.cwd())
-        if options.watch:
+        if getattr(options, "watch", None):
             options.watch = data_watcher.project_path(root, options.watch)
         os.chdir(root)
         home = server.prepare(root)
-        {"serve": _serve, "pool": _pool, "watch": _watch}[options.action](root, home, options)
+        {"serve": _serve, "pool": _pool, "watch": _watch, "alert": _alert}[options.action](root, home, options)
     except PosttrainError as error:
         print(escaped(f"error: {error}"), file=sys.stderr)
         return 1
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the three commands."""
+    """Add the commands."""
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     serve = _add(
         commands, "serve", "run the pipeline from this process: on a schedule or on new data", "--cron '0 3 * * *'"
@@ -67,18 +67,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pool = _add(commands, "pool", "run the pipeline on the workers of a work pool", "gpus --every 3600")
     pool.add_argument("pool", metavar="POOL", help="the work pool; it is created if it is missing")
     for command in (serve, pool):
-        command.add_argument(
-            "targets", nargs="*", metavar="TARGET", help="stages, as for `posttrain flow`; default: all"
-        )
+        deploy_parameters.add_arguments(command)
         command.add_argument("--name", default="scheduled", help="the deployment's name; default: scheduled")
         schedule = command.add_mutually_exclusive_group()
         schedule.add_argument("--cron", type=arguments.cron, help="run on this schedule, e.g. '0 3 * * *'")
         schedule.add_argument("--every", type=arguments.seconds, metavar="SECONDS", help="run at this interval")
+        schedule.add_argument("--rrule", metavar="RULE", help="run by this RRule, e.g. 'FREQ=WEEKLY;BYDAY=MO;BYHOUR=3'")
         command.add_argument(
             "--watch", type=Path, metavar="FOLDER", help="run also when a file there is new or changed"
         )
     watch = _add(commands, "watch", "send Prefect an event for new data, for a deployment on a work pool", "my/data")
     watch.add_argument("watch", type=Path, metavar="FOLDER", help="the folder to check for new and changed files")
+    _add(commands, "alert", "let Prefect's server post failures to POSTTRAIN_WEBHOOK, also of hosts that died", "")
     for command in (serve, watch):
         command.add_argument(
             "--look-every",
@@ -92,19 +92,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add(commands: Any, name: str, does: str, example: str) -> argparse.ArgumentParser:
     """Return a command with its help and an example of its arguments."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=does, description=does, epilog=f"example: posttrain deploy {name} {example}"
+        name, help=does, description=does, epilog=f"example: posttrain deploy {name} {example}".rstrip()
     )
     return parser
 
 
 def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
+    what = deploy_parameters.deployed(options)
     temporary = server.connect(home)
-    arguments.check_cron(options.cron)
+    arguments.check_schedule(options.cron, options.rrule)
     if temporary is not None:
         temporary.wait()
     if "PYTHONPATH" not in os.environ:
         os.environ["PYTHONPATH"] = python_path()  # for the processes of the runs
-    from .run import pipeline
+    from . import deployed
     from .serving import serve
 
     stop = threading.Event()
@@ -112,43 +113,46 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
         watcher = data_watcher.FolderWatcher(options.watch)
         watching = (watcher, options.look_every, stop, data_watcher.emit_changed)
         threading.Thread(target=data_watcher.watch, args=watching, daemon=True).start()
-    print(f"serving pipeline/{options.name} in {root}; {_webhook_note()}", flush=True)
+    print(f"serving {what.flow}/{options.name} in {root}; {_webhook_note()}", flush=True)
     try:
         # This process limits the runs, and not the server, which would count a killed run for minutes.
         serve(
-            pipeline,
+            getattr(deployed, what.flow),
             options.name,
             limit=1,
             cron=options.cron,
             interval=options.every,
+            rrule=options.rrule,
             triggers=_triggers(options),
-            parameters={"targets": options.targets},
+            parameters=what.parameters,
         )
     finally:
         stop.set()
 
 
 def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
+    what = deploy_parameters.deployed(options)
     _need_server(home)
-    arguments.check_cron(options.cron)
+    arguments.check_schedule(options.cron, options.rrule)
     from prefect import Flow
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
 
     # A project of `posttrain init` has no flows/: its hosts import the package that they have installed.
-    source: Any = Flow.from_source(source=str(root), entrypoint=f"{flows_package(root)}.run.pipeline")
+    source: Any = Flow.from_source(source=str(root), entrypoint=f"{flows_package(root)}.deployed.{what.flow}")
     _ensure_pool(options.pool)
     source.deploy(
         name=options.name,
         work_pool_name=options.pool,
         cron=options.cron,
         interval=options.every,
+        rrule=options.rrule,
         triggers=_triggers(options) or None,
-        parameters={"targets": options.targets},
+        parameters=what.parameters,
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=_enqueue()),
         print_next_steps=False,
         ignore_warnings=True,
     )
-    print(f"pipeline/{options.name} is deployed to the pool '{options.pool}'. On each host, in {root}:")
+    print(f"{what.flow}/{options.name} is deployed to the pool '{options.pool}'. On each host, in {root}:")
     print(f'  export PREFECT_API_URL={os.environ["PREFECT_API_URL"]} {server.AUTH}="$(cat {home / "login"})"')
     print(f"  prefect worker start --pool {options.pool}")
     if options.watch:
@@ -159,6 +163,13 @@ def _watch(_: Path, home: Path, options: argparse.Namespace) -> None:
     watcher = data_watcher.FolderWatcher(options.watch)
     _need_server(home)
     data_watcher.watch(watcher, options.look_every, threading.Event(), data_watcher.emit_changed)
+
+
+def _alert(_: Path, home: Path, __: argparse.Namespace) -> None:
+    _need_server(home)
+    from . import alerts
+
+    print(alerts.make())
 
 
 def _need_server(home: Path) -> None:

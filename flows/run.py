@@ -28,7 +28,6 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run, task_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Cancelled, Cancelling, Completed, Failed
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from posttrain.errors import PosttrainError
 from posttrain.measure.progress import progress_path, progress_text, read_progress
@@ -58,7 +57,7 @@ _DVC_HINTS = (
 _ERROR = re.compile(r"error:|ERROR:|Traceback |[\w.]*(Error|Exception)\b")
 """Prefixes of lines that report an error."""
 _EXITED = re.compile(r"exited with (-?\d+)")
-_HOOKS: dict[str, Any] = {"on_failure": [notify.on_failure], "on_crashed": [notify.on_failure]}
+HOOKS: dict[str, Any] = {"on_failure": [notify.on_failure], "on_crashed": [notify.on_failure]}
 
 
 class StageRunner:
@@ -245,7 +244,7 @@ def run_pipeline(
 ) -> State[Any]:
     """Run these stages, just read from DVC, as a flow run. Return its final state."""
 
-    @flow(name="pipeline", task_runner=task_runners.task_runner(where), persist_result=False, **_HOOKS)
+    @flow(name="pipeline", task_runner=task_runners.task_runner(where), persist_result=False, **HOOKS)
     def pipeline(targets: list[str], selection: str, executor: str) -> State[Any]:
         del selection, executor  # Prefect shows them
         return execute(root, stages, targets, runs, where)
@@ -255,14 +254,6 @@ def run_pipeline(
     filter_repeated_failures()
     with temporary_settings(no_heartbeat):
         return pipeline(targets, runs, where, return_state=True)
-
-
-@flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False, **_HOOKS)  # type: ignore[arg-type]
-def pipeline(targets: list[str] | None = None) -> State[Any]:
-    """Run the DAG of the current folder, read from DVC. Schedules and workers call this."""
-    # The parameters have built-in types: a worker loads this file by its path and cannot resolve other names.
-    root = graph.find_root(Path.cwd())
-    return execute(root, graph.GraphReader(root, targets or []).stages, targets or [], "stale", "local")
 
 
 def execute(

@@ -36,6 +36,10 @@ PORT = 4200
 AUTH = "PREFECT_API_AUTH_STRING"
 SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 START_TIMEOUT = 180.0
+KEEP = "POSTTRAIN_PREFECT_DAYS"
+"""The variable with the days that Prefect's records of a run are kept. DVC and git keep results for ever."""
+KEEP_DAYS = "90"
+_VACUUM = "PREFECT_SERVER_SERVICES_DB_VACUUM"
 _LOGS_KEPT = 20
 _LOCK_POLL = 0.1
 _PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
@@ -52,7 +56,7 @@ _SETTINGS = {
 
 def prepare(root: Path) -> Path:
     """Set Prefect's environment unless the user has. Call it before importing Prefect. Return PREFECT_HOME."""
-    for name, value in _SETTINGS.items():
+    for name, value in {**_SETTINGS, **_retention()}.items():
         os.environ.setdefault(name, value)
     home = Path(os.environ.setdefault("PREFECT_HOME", str(root / ".prefect")))
     for name in ("NO_PROXY", "no_proxy"):
@@ -60,6 +64,17 @@ def prepare(root: Path) -> Path:
         hosts = [host for host in os.environ.get(name, "").split(",") if host]
         os.environ[name] = ",".join([*hosts, *({HOST, "localhost"} - set(hosts))])
     return home
+
+
+def _retention() -> dict[str, str]:
+    """Return the settings by which the server deletes old runs from its database."""
+    days = os.environ.get(KEEP, KEEP_DAYS)
+    if not days.isdecimal():
+        fix = "Give whole days, or 0 to keep all runs"
+        raise PipelineError(what=f"{KEEP} = '{days}' is no number of days", where="environment", fix=fix)
+    if int(days) == 0:
+        return {f"{_VACUUM}_ENABLED": "events"}
+    return {f"{_VACUUM}_ENABLED": "events,flow_runs", f"{_VACUUM}_RETENTION_PERIOD": str(int(days) * 86_400)}
 
 
 def find(home: Path) -> str | None:
@@ -268,6 +283,7 @@ def _serve(listener: socket.socket) -> None:
         PREFECT_SERVER_API_PORT=str(port),
         PREFECT_SERVER_CORS_ALLOWED_ORIGINS=",".join(f"http://{name}:{port}" for name in NAMES),
         PREFECT_SERVER_CSRF_PROTECTION_ENABLED="true",
+        PREFECT_UI_URL=f"http://{HOST}:{port}",  # for the addresses in messages of its automations
     )
     from prefect.server.api.server import create_app  # reads these settings when it is imported
 
@@ -327,6 +343,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=int, default=PORT, help=f"the port, or a free one if it is in use; default: {PORT}"
     )
+    parser.add_argument(
+        "--keep-days",
+        type=int,
+        metavar="N",
+        help=f"delete runs from its pages after N days, 0: never; default: {KEEP}, or {KEEP_DAYS}",
+    )
     parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
 
@@ -341,6 +363,8 @@ def run(options: argparse.Namespace) -> int:
     if options.socket is not None:
         _serve_temporary(socket.socket(fileno=options.socket), options.parent)
         return 0
+    if options.keep_days is not None:
+        os.environ[KEEP] = str(options.keep_days)
     try:
         home = prepare(find_root(Path.cwd()))
         os.environ.pop("PREFECT_API_URL", None)

@@ -106,6 +106,11 @@ def read_sweep(file: Path, instead: Mapping[str, Any]) -> Sweep:
     return check(Sweep, {**read_yaml(file), **instead}, where="sweep", file=str(file))
 
 
+def check_sweep(data: Mapping[str, Any], place: str) -> Sweep:
+    """Return a sweep from its values. `place`: where the user has written them."""
+    return check(Sweep, dict(data), where="sweep", file=place)
+
+
 def checked_sweep_name(name: str) -> str:
     """Return a name that can start experiment names (SWEEP-SETTINGS). With a '-' it could match another sweep's."""
     if not NAME.fullmatch(name):

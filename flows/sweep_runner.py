@@ -188,43 +188,50 @@ class SweepRunner:
 
 def run_sweep(name: str, runner: SweepRunner, jobs: int, warm_up: int) -> State[Any]:
     """Run the pending trials as a flow run, the first `warm_up` before the others. Return its state."""
-    pool: Any = ThreadPoolTaskRunner(max_workers=jobs)
 
-    @flow(name=f"sweep-{name}", task_runner=pool, persist_result=False, on_failure=[notify.on_failure])
+    @flow(name=f"sweep-{name}", persist_result=False, on_failure=[notify.on_failure])
     def sweep() -> State[Any]:
-        labels.label(runner.root, f"{len(runner.pending)} experiments", ["sweep"])
-        try:
-            with running.recorded(runner.root), watch_for_cancellation(runner.cancel):
-                _submit_and_wait(runner, warm_up)
-        except KeyboardInterrupt:
-            return Cancelled(message="Interrupted by SIGINT")
-        if runner.cancel.is_set():
-            return Cancelled(message="Cancelled from Prefect")
-        failed = [outcome.message for outcome in runner.outcomes.values() if outcome.state == "Failed"]
-        if failed:
-            return Failed(message="\n".join([*failed, *filter(None, [runner.stopped])]))
-        return Completed(message=f"{len(runner.pending)} experiments have run")
+        return execute(runner, jobs, warm_up)
 
     filter_repeated_failures()
     return sweep(return_state=True)
 
 
-def _submit_and_wait(runner: SweepRunner, warm_up: int) -> None:
-    futures: list[PrefectFuture[Any]] = []
+def execute(runner: SweepRunner, jobs: int, warm_up: int) -> State[Any]:
+    """Run the pending trials inside the current flow run, `jobs` at a time. Return the flow run's final state."""
+    labels.label(runner.root, f"{len(runner.pending)} experiments", ["sweep"])
     try:
-        for trial in runner.pending:
-            run = Task(
-                runner.run, name=trial.name, task_run_name=trial.name, cache_policy=NO_CACHE, persist_result=False
-            )
-            futures.append(run.submit(trial, return_state=False))
-            if len(futures) == warm_up:
-                for future in futures:
-                    future.wait()
-        for future in futures:
-            future.wait()
-    except (KeyboardInterrupt, SystemExit, TerminationSignal):
-        runner.cancel.set()
-        timeout = sum(seconds for _, seconds in TERMINATION_STEPS) + 5
-        for future in futures:
-            future.wait(timeout=timeout)
-        raise
+        with running.recorded(runner.root), watch_for_cancellation(runner.cancel):
+            _submit_and_wait(runner, jobs, warm_up)
+    except KeyboardInterrupt:
+        return Cancelled(message="Interrupted by SIGINT")
+    if runner.cancel.is_set():
+        return Cancelled(message="Cancelled from Prefect")
+    failed = [outcome.message for outcome in runner.outcomes.values() if outcome.state == "Failed"]
+    if failed:
+        return Failed(message="\n".join([*failed, *filter(None, [runner.stopped])]))
+    return Completed(message=f"{len(runner.pending)} experiments have run")
+
+
+def _submit_and_wait(runner: SweepRunner, jobs: int, warm_up: int) -> None:
+    """Submit all trials to a pool of this flow run. The flow's own pool would run all of them at once."""
+    futures: list[PrefectFuture[Any]] = []
+    threads: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=jobs)
+    with threads as pool:
+        try:
+            for trial in runner.pending:
+                run: Task[..., State[Any]] = Task(
+                    runner.run, name=trial.name, task_run_name=trial.name, cache_policy=NO_CACHE, persist_result=False
+                )
+                futures.append(pool.submit(run, {"trial": trial}))
+                if len(futures) == warm_up:
+                    for future in futures:
+                        future.wait()
+            for future in futures:
+                future.wait()
+        except (KeyboardInterrupt, SystemExit, TerminationSignal):
+            runner.cancel.set()
+            timeout = sum(seconds for _, seconds in TERMINATION_STEPS) + 5
+            for future in futures:
+                future.wait(timeout=timeout)
+            raise

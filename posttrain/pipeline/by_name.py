@@ -83,8 +83,9 @@ def flows_package(root: Path) -> str:
 
 
 def is_sweep(words: Sequence[str]) -> bool:
-    """Return whether a command line belongs to a sweep."""
-    module = any(word in ("flows.sweep", f"{__package__}.flows.sweep") for word in words)
+    """Return whether a command line may belong to a sweep: its own, or that of a deployment's run."""
+    engines = ("prefect.engine", "prefect.flow_engine")
+    module = any(word in ("flows.sweep", f"{__package__}.flows.sweep", *engines) for word in words)
     return module or any(Path(first).name == "posttrain" and word == "sweep" for first, word in pairwise(words))
 
 

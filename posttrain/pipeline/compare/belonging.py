@@ -35,6 +35,8 @@ def of_experiment(experiment: Experiment, policy: str) -> Belonging:
         run = evaluated(reasons.settings).get(policy)
         if run is None:  # whoever reads its files names the policies that there are
             return Belonging()
+        if run.stage not in reasons.pipeline.stages:  # a pipeline of one's own, which dvc.yaml evaluates otherwise
+            return Belonging(unverified=(run.stage,))
         if wrong := reasons.of_run(run.stage):
             more = f"; and {len(wrong) - MOST} more" if len(wrong) > MOST else ""
             what = f"its evaluation of {policy} does not belong to its settings: {'; '.join(wrong[:MOST])}{more}"

@@ -57,9 +57,9 @@ evaluate:
 """
 
 
-def put_run(folder: Path, name: str, skill: float, *, steps: int = 40, length: float = 10.0) -> None:
-    """A run that gets about `skill` of the prompts right; its reward rises to that."""
-    rng = np.random.default_rng(sum(name.encode()))
+def put_run(folder: Path, name: str, skill: float, *, steps: int = 40, length: float = 10.0, draw: str = "") -> None:
+    """A run that gets about `skill` of the prompts right, other ones for each `draw`; its reward rises to that."""
+    rng = np.random.default_rng(sum((draw or name).encode()))
     rows = workspace.rollouts(name)
     for row in rows:
         row["reward"] = float(rng.random() < skill)

@@ -15,6 +15,7 @@ import pytest
 
 from flows.server import login
 from tests.pipeline.flows.project import DVC_YAML, PYTHON, STEP, SUB_YAML, Project, clean_env
+from tests.pipeline.flows.small import make_small
 from tests.pipeline.flows.webhook import Webhook
 
 
@@ -90,3 +91,9 @@ def webhook() -> Iterator[Webhook]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.shutdown()
+
+
+@pytest.fixture
+def small(tmp_path: Path, server_env: dict[str, str]) -> Project:
+    """A committed project with one run."""
+    return make_small(tmp_path, server_env)

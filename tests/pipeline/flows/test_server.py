@@ -13,7 +13,21 @@ from pathlib import Path
 import pytest
 
 from flows import server
-from flows.server import AUTH, PORT, Lock, answers, attach, connect, find, login, main, parser, prepare
+from flows.server import (
+    AUTH,
+    KEEP,
+    PORT,
+    Lock,
+    _retention,
+    answers,
+    attach,
+    connect,
+    find,
+    login,
+    main,
+    parser,
+    prepare,
+)
 from posttrain.errors import PipelineError
 
 NOBODY = "http://127.0.0.1:9/api"
@@ -62,6 +76,17 @@ def test_the_environment_of_prefect(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert set(os.environ["NO_PROXY"].split(",")) == {"127.0.0.1", "localhost"}
     monkeypatch.setenv("PREFECT_HOME", "/elsewhere")
     assert prepare(tmp_path) == Path("/elsewhere")
+
+
+def test_old_runs_are_deleted_after_days_that_the_user_can_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    vacuum = "PREFECT_SERVER_SERVICES_DB_VACUUM"
+    monkeypatch.delenv(KEEP, raising=False)
+    assert _retention() == {f"{vacuum}_ENABLED": "events,flow_runs", f"{vacuum}_RETENTION_PERIOD": "7776000"}
+    monkeypatch.setenv(KEEP, "0")
+    assert _retention() == {f"{vacuum}_ENABLED": "events"}
+    monkeypatch.setenv(KEEP, "-1")
+    with pytest.raises(PipelineError, match="POSTTRAIN_PREFECT_DAYS = '-1' is no number of days"):
+        _retention()
 
 
 def test_a_server_answers_or_not(url: str) -> None:

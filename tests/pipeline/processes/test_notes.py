@@ -40,10 +40,7 @@ def test_processes_without_rows_and_shards_without_processes() -> None:
     (line,) = process_notes({"sft.runs.a": run(shards=2)})
     assert line == "note: sft.runs.a: shards = 2 changes nothing with processes = 1"
     (line,) = process_notes({"sft.runs.a": run(2, batch=1)})
-    assert (
-        line
-        == "note: sft.runs.a: processes = 2, more than the rows of a step (1): some have nothing to do"
-    )
+    assert line == "note: sft.runs.a: processes = 2, more than the rows of a step (1): some have nothing to do"
     rollout = SimpleNamespace(prompts=1, group_size=4, minibatches=2)
     assert process_notes({"online.runs.a": run(2, rollout=rollout, batch=1)}) == []
     rollout.minibatches = 4

@@ -39,6 +39,7 @@ FILES: Final = {
     ".dvc/config": "dvc_config",
     ".vscode/settings.json": "vscode_settings",
     "README.md": "README.md",
+    "prefect.yaml": "prefect.yaml",
     "custom/rewards.py": "rewards.py",
     "data/none.parquet": "none",
     "models/none": "none",

@@ -1,0 +1,108 @@
+"""What a sweep will run: its experiments, which of them have run, and the stages of each. Checked before any work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from posttrain.errors import PipelineError
+from posttrain.pipeline.compare.experiments import experiments
+from posttrain.pipeline.lineage.kept_inputs import require_kept
+from posttrain.pipeline.lock.git import git, git_or_none
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.params.seeds import SEED
+from posttrain.pipeline.params.stage_table import evaluated
+from posttrain.pipeline.workspace import PARAMS_FILE
+
+from .gpu_slots import devices
+from .graph import GraphReader, Stage, is_posttrain_pipeline, stale
+from .sweep_config import Sweep, Trial, check_committed, check_trials, trials
+from .sweep_targets import closure, is_named, missing_evaluations
+
+MAX_JOBS = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep of the workspace, ready to run."""
+
+    name: str
+    planned: Sequence[Trial]
+    done: frozenset[str]
+    """The names of experiments that have run at this commit."""
+    stages: Sequence[Stage]
+    targets: Sequence[str]
+    measured: Sequence[str]
+    """The policies that its targets evaluate; empty if it has no targets."""
+
+    @property
+    def pending(self) -> list[Trial]:
+        """The experiments that have not run."""
+        return [experiment for experiment in self.planned if experiment.name not in self.done]
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of an experiment."""
+        return max((stage.needs.gpus for stage in self.stages), default=0)
+
+    @property
+    def warm_up(self) -> int:
+        """The experiments that run before all others: with stale stages one, whose results the others then find."""
+        return 1 if stale(self.stages) else 0
+
+    def jobs(self, given: int | None) -> int:
+        """Return how many experiments run at once."""
+        if given:
+            return given
+        return max(1, len(devices()) // self.gpus) if self.gpus else min(MAX_JOBS, os.cpu_count() or 1)
+
+
+def plan_sweep(root: Path, name: str, sweep: Sweep) -> Plan:
+    """Return what the sweep will run. Reject wrong settings, uncommitted changes and inputs that are not kept."""
+    check_committed("sweep", "Commit them, so that each experiment says what it was made from: git commit -a")
+    planned = trials(name, sweep)
+    check_trials(planned)
+    require_kept("sweep", (experiment.overrides for experiment in planned))
+    check_free(root, name)
+    return Plan(name, planned, frozenset(_finished_experiments()), *_to_run(root, sweep))
+
+
+def check_free(root: Path, name: str) -> None:
+    """Reject a sweep with the name of a policy, which `compare` would confuse with it, or of a branch or tag."""
+    if is_posttrain_pipeline(root) and name in (runs := evaluated(read())) | {run.model: run for run in runs.values()}:
+        what, fix = f"'{name}' is the name of a policy in {PARAMS_FILE}", "Choose another name"
+        raise PipelineError(what=what, where="sweep", fix=fix)
+    if git_or_none("rev-parse", "--verify", "--quiet", "--end-of-options", name) is not None:
+        raise PipelineError(what=f"git has a branch, tag or commit '{name}'", where="sweep", fix="Choose another name")
+
+
+def _to_run(root: Path, sweep: Sweep) -> tuple[list[Stage], list[str], list[str]]:
+    """Return the stages per experiment, the targets with evaluations of trained models, and those policies.
+
+    If the sweep has no targets, there are no policies.
+    """
+    stages, targets = GraphReader(root).stages, list(sweep.targets)
+    if not targets:
+        return stages, targets, []
+    known = all(any(is_named(stage.name, [target]) for stage in stages) for target in targets)
+    # DVC itself refuses what it does not know; an output is a target too.
+    ran = closure(stages, targets) if known else GraphReader(root, targets).stages
+    added: list[str] = []
+    if is_posttrain_pipeline(root):
+        added, unmeasured = missing_evaluations(read(), ran, targets, [*sweep.swept, *sweep.seed_keys] or [SEED])
+        if added:
+            print(f"added to the targets, so that what is trained is also measured: {', '.join(added)}")
+        for model in unmeasured:
+            print(f"note: {PARAMS_FILE} has no evaluation of {model}, so `posttrain compare` will have no score of it")
+    chosen = [*targets, *added]
+    runs = evaluated(read()) if is_posttrain_pipeline(root) else {}
+    policies = [label for label, run in runs.items() if is_named(run.stage, chosen)]
+    return closure(stages, [*(stage.name for stage in ran), *added]), chosen, policies
+
+
+def _finished_experiments() -> set[str]:
+    """Return the names of this commit's experiments. Experiments of another commit ran other code."""
+    head = git("rev-parse", "HEAD").strip()
+    return {experiment.name for experiment in experiments() if experiment.baseline == head}
