@@ -26,9 +26,11 @@ from .graph import GraphReader, find_root
 from .orphan_guard import OrphanGuard
 from .sweep import FOLDER
 from .sweep_config import Sweep, check_sweep, checked_sweep_name, read_sweep
-from .sweep_plan import plan_sweep
+from .sweep_plan import Plan, plan_sweep
 from .sweep_start import Start
 
+_SHOWN = 3
+"""The experiments that a message names."""
 _PARAMETERS = "the deployment's parameters"
 
 
@@ -89,18 +91,27 @@ def _own_name() -> str:
     return re.sub(r"[^A-Za-z0-9]+", "_", str(deployment.name or "set")).strip("_") or "set"
 
 
+def _does(plan: Plan) -> str:
+    """Return what the name of the run says: the one experiment's settings, or how many of the sweep run."""
+    if len(plan.planned) > 1:
+        return f"{plan.name}: {len(plan.pending)} experiments"
+    settings = plan.planned[0].overrides.items()
+    return " ".join(f"{'.'.join(key.split('.')[-2:])}={value}" for key, value in settings)
+
+
 def _run_sweep(root: Path, name: str, sweep: Sweep, jobs: int | None) -> State[Any]:
     """Run the experiments that have not run at this commit, and publish the comparison of all."""
     task_runners.restore_sigterm()
     run.filter_repeated_failures()
     plan = plan_sweep(root, name, sweep)
-    names = ", ".join(trial.name for trial in plan.planned[:3])
+    more = f" and {len(plan.planned) - _SHOWN} more" if len(plan.planned) > _SHOWN else ""
+    names = ", ".join(trial.name for trial in plan.planned[:_SHOWN]) + more
     if not plan.pending:
         artifacts.publish_sweep(root, plan.name, plan.measured)
-        return Completed(name="Cached", message=f"{len(plan.planned)} experiments have run at this commit: {names}")
+        return Completed(name="Cached", message=f"nothing to do: {names} ran at this commit")
     hold(root / TIMES / f"{plan.name}.lock", f"the sweep {plan.name}")
     with OrphanGuard() as guard:
         runner = sweep_runner.SweepRunner(Start.of(root), plan.pending, plan.targets, plan.gpus, guard)
-        state = sweep_runner.execute(runner, plan.jobs(jobs), plan.warm_up)
+        state = sweep_runner.execute(runner, plan.jobs(jobs), plan.warm_up, _does(plan))
     artifacts.publish_sweep(root, plan.name, plan.measured)
     return state

@@ -197,9 +197,12 @@ def run_sweep(name: str, runner: SweepRunner, jobs: int, warm_up: int) -> State[
     return sweep(return_state=True)
 
 
-def execute(runner: SweepRunner, jobs: int, warm_up: int) -> State[Any]:
-    """Run the pending trials inside the current flow run, `jobs` at a time. Return the flow run's final state."""
-    labels.label(runner.root, f"{len(runner.pending)} experiments", ["sweep"])
+def execute(runner: SweepRunner, jobs: int, warm_up: int, does: str = "") -> State[Any]:
+    """Run the pending trials inside the current flow run, `jobs` at a time. Return the flow run's final state.
+
+    `does`: what the run's name says in place of the number of experiments.
+    """
+    labels.label(runner.root, does or f"{len(runner.pending)} experiments", ["sweep"])
     try:
         with running.recorded(runner.root), watch_for_cancellation(runner.cancel):
             _submit_and_wait(runner, jobs, warm_up)
@@ -210,7 +213,7 @@ def execute(runner: SweepRunner, jobs: int, warm_up: int) -> State[Any]:
     failed = [outcome.message for outcome in runner.outcomes.values() if outcome.state == "Failed"]
     if failed:
         return Failed(message="\n".join([*failed, *filter(None, [runner.stopped])]))
-    return Completed(message=f"{len(runner.pending)} experiments have run")
+    return Completed(message=f"experiments that have run: {len(runner.pending)}")
 
 
 def _submit_and_wait(runner: SweepRunner, jobs: int, warm_up: int) -> None:

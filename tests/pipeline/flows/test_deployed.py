@@ -75,9 +75,9 @@ def test_settings_on_a_schedule_are_an_experiment_that_runs_once(small: Project,
     words = (*SERVE, "online", "-S", f"{BETA}=0.5", "--name", "strict-one", "--rrule", "FREQ=SECONDLY;INTERVAL=40")
     with started(small, log, *words):
         first = wait_for(small, "strict-one", log, auto_scheduled=True, state_type="COMPLETED")
-        assert first["parameters"]["set"] == {BETA: 0.5} and "1 experiments have run" in first["state"]["message"]
+        assert first["parameters"]["set"] == {BETA: 0.5} and "have run: 1" in first["state"]["message"]
         second = wait_for(small, "strict-one", log, auto_scheduled=True, state_name="Cached")
-        assert "have run at this commit: strict_one-beta0.5-" in second["state"]["message"]
+        assert "nothing to do: strict_one-beta0.5-" in second["state"]["message"]
         other = run_now(small, "strict-one", log, set={BETA: 0.02})
         assert other["state_type"] == "COMPLETED", other["state"]
         for wrong, said in (
@@ -123,7 +123,7 @@ def test_a_sweep_is_a_deployment_with_its_page(small: Project, tmp_path: Path) -
         page = (small.root / ".sweeps/kl.html").read_text()
         assert {"kl.beta", "seeds"} <= {*re.findall(r"<th[^>]*>([^<]*)<", page)}
         more = run_now(small, "weekly", log, seeds=[1, 2, 3])
-        assert "2 experiments have run" in more["state"]["message"], "those of the third seed"
+        assert "have run: 2" in more["state"]["message"], "those of the third seed"
         (small.root / "params.yaml").write_text((small.root / "params.yaml").read_text() + "# changed\n")
         refused = run_now(small, "weekly", log)
         assert refused["state_type"] == "FAILED" and "changed since the last commit" in refused["state"]["message"]
@@ -150,8 +150,8 @@ def test_prefect_deploy_makes_what_prefect_yaml_says(small: Project, tmp_path: P
         assert done.returncode == 0, done.stdout + done.stderr
     with started(small, log, "-m", "prefect", "worker", "start", "--pool", pool):
         assert run_now(small, "nightly", log)["state_type"] == "COMPLETED"
-        assert "1 experiments have run" in run_now(small, "strict", log)["state"]["message"]
-        assert "6 experiments have run" in run_now(small, "kl", log)["state"]["message"]
+        assert "have run: 1" in run_now(small, "strict", log)["state"]["message"]
+        assert "have run: 6" in run_now(small, "kl", log)["state"]["message"]
 
 
 def test_keys_come_from_prefects_secrets_and_variables(small: Project, tmp_path: Path) -> None:
