@@ -41,6 +41,7 @@ from .sweep_config import (
     read_sweep,
     trials,
 )
+from .sweep_page import write_page
 from .sweep_start import Start
 from .sweep_targets import closure, is_named, missing_evaluations
 
@@ -148,7 +149,10 @@ def _run(options: argparse.Namespace) -> int:
     code = _run_pending(root, name, stages, targets, pending, options.jobs)
     if code == 0:
         policy = f" --policy {measured[-1]}" if measured else ""
+        if is_posttrain_pipeline(root):
+            print(write_page(name, measured))
         print(f"All have run. Which is better: posttrain compare {name}{policy}")
+        print(f"What a setting changes over all others: posttrain compare {name}{policy} --factor NAME")
     return code
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy
+from posttrain.pipeline.compare.moved import scored_rows
 
 PROMPTS = 40
 
@@ -23,6 +25,7 @@ def trained(algorithm: str, kl: str = "none", seed: int = 1, gain: float = 0.0, 
         "settings": {**{f"online.runs.grpo.{key}": value for key, value in own.items()},
                      "online.runs.grpo.seed": str(seed)},
         "section": "online.runs.grpo", "parsed": True, "seconds": None, "trained": name, "weights": "dvc",
+        "rows": scored_rows(pl.DataFrame()),
         "scores_P": np.linspace(0.2, 0.6, PROMPTS) + gain + luck,
     }  # fmt: skip
     return EvaluatedPolicy(more.pop("name", name), **{**given, **more})
