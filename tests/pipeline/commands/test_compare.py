@@ -83,8 +83,8 @@ def test_a_planned_question_is_answered_as_text_json_and_on_the_page(finished: P
     page = Path("page.html").read_text(encoding="utf-8")
     assert page.index("Planned questions") < page.index("All settings") < page.index("Which setting mattered")
     assert "<h1>compare --factor kl --against 0.5</h1>" in page
-    with pytest.raises(PipelineError, match=r"no setting 'klm' varies.*Did you mean"):
-        run(parse(["compare", "--factor", "klm"]))
+    with pytest.raises(PipelineError, match=r"no setting 'betta' varies.*Did you mean 'beta'"):
+        run(parse(["compare", "--factor", "betta"]))
     with pytest.raises(ParamsError, match="--against is given twice"):
         run(parse(["compare", "--against", "low_1", "--against", "high_1"]))
 
