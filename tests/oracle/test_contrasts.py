@@ -1,7 +1,6 @@
 """Planned contrasts, Holm's correction and the importance of settings against scipy and statsmodels.
 
-`make oracle` installs them; or put a folder made by `pip install --no-deps --target FOLDER scipy statsmodels pandas
-patsy formulaic interface_meta narwhals` on PYTHONPATH, then `pytest -m oracle tests/oracle/test_contrasts.py`.
+`make oracle` installs these into .oracles only.
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ from posttrain.pipeline.compare.importance import explained
 from posttrain.pipeline.compare.replicates import Contrast, Replicates, replicates
 from posttrain.pipeline.compare.statistics import ALPHA, Difference, Floats, difference, findings
 
-stats = pytest.importorskip("scipy.stats", reason="scipy is not installed: see the top of this file")
-pandas = pytest.importorskip("pandas", reason="pandas is not installed: see the top of this file")
-formula = pytest.importorskip(
-    "statsmodels.formula.api", reason="statsmodels is not installed: see the top of this file"
-)
+stats = pytest.importorskip("scipy.stats", reason="scipy is not installed: see `make oracle`")
+pandas = pytest.importorskip("pandas", reason="pandas is not installed: see `make oracle`")
+formula = pytest.importorskip("statsmodels.formula.api", reason="statsmodels is not installed: see `make oracle`")
 multitest = pytest.importorskip("statsmodels.stats.multitest")
 anova = pytest.importorskip("statsmodels.stats.anova")
 pytestmark = pytest.mark.oracle
