@@ -23,7 +23,8 @@ HOW = (
     "Share of the variance between the trainings' mean scores: (SS - df MSE) / SS_total. SS and df are what the main "
     "effect of a setting adds to those of all others. MSE is the mean square of what all of them leave: seeds, "
     "interactions and chance. So noise has a share of 0 on average. p: how often shuffled residuals explain as much "
-    f"({DRAWS:,} shuffles, Freedman and Lane 1983), not corrected for the number of settings."
+    f"({DRAWS:,} shuffles, Freedman and Lane 1983), not corrected for the number of settings. Each training counts as "
+    "independent of the others."
 )
 
 

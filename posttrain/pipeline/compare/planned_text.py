@@ -41,10 +41,14 @@ def _row(question: Question) -> list[str]:
     finding = question.finding
     if finding is None:
         return [question.text, "-", "-", "-", question.verdict, "0", "0"]
-    p = f"{finding.p_value:.3f}" if finding.p_value >= 0.001 else "<.001"
     interval = f"[{finding.low:+.3f}, {finding.high:+.3f}]"
     counts = [str(question.seeds), str(question.pairs)]
-    return [question.text, f"{finding.mean:+.3f}", interval, p, question.verdict, *counts]
+    return [question.text, f"{finding.mean:+.3f}", interval, p_text(finding.p_value), question.verdict, *counts]
+
+
+def p_text(p_value: float) -> str:
+    """Return a p as text."""
+    return f"{p_value:.3f}" if p_value >= 0.001 else "<.001"
 
 
 def planned_data(found: Planned) -> dict[str, Any]:

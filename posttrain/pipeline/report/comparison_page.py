@@ -9,7 +9,7 @@ from posttrain.pipeline.compare.comparison import Comparison, verdict
 from posttrain.pipeline.compare.importance import HOW, Importance
 from posttrain.pipeline.compare.paired import Score
 from posttrain.pipeline.compare.planned import Planned
-from posttrain.pipeline.compare.planned_text import TITLES, tables
+from posttrain.pipeline.compare.planned_text import TITLES, p_text, tables
 from posttrain.pipeline.compare.text import conclusion, score_title
 from posttrain.pipeline.report.markup import Column, Markup, element, listed, table
 from posttrain.pipeline.report.page import plain_page
@@ -76,7 +76,7 @@ def _importance(mattered: Sequence[Importance]) -> Markup:
             one.factor,
             str(one.levels),
             "-" if one.share is None else f"{one.share:.0%}",
-            "-" if one.p_value is None else f"{one.p_value:.3f}",
+            "-" if one.p_value is None else p_text(one.p_value),
             one.verdict,
         ]
         for one in mattered
