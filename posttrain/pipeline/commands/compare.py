@@ -62,7 +62,8 @@ def run(arguments: Namespace) -> str:
     score: Score = "greedy" if arguments.greedy else "sampled"
     selection = selected(arguments.names, arguments.policy, score, arguments.task, arguments.table)
     chosen = selection.found
-    notes = _not_current([one.policy for one in chosen if not one.weights])
+    notes = [f"no result of {name}: it still runs, or it failed (.sweeps/{name}.log)" for name in selection.unfinished]
+    notes += _not_current([one.policy for one in chosen if not one.weights])
     if arguments.metric:
         notes += without_value(chosen, arguments.metric)
         chosen = [by_metric(one, arguments.metric) for one in chosen]

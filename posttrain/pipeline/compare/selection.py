@@ -5,14 +5,22 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from posttrain.errors import DataError, PipelineError
 from posttrain.pipeline.compare.belonging import of_experiment, of_workspace
 from posttrain.pipeline.compare.cells import LeftOut
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, check_same_prompts, read_evaluated
-from posttrain.pipeline.compare.experiments import Experiment, commit, experiments, fetch, named, settings_of
+from posttrain.pipeline.compare.experiments import (
+    Experiment,
+    commit,
+    experiments,
+    fetch,
+    named,
+    settings_of,
+    unfinished,
+)
 from posttrain.pipeline.compare.factors import Flat, differing
 from posttrain.pipeline.compare.paired import Score
 from posttrain.pipeline.lock.digests import LOCK
@@ -35,6 +43,8 @@ class Selection:
     found: list[EvaluatedPolicy]
     left_out: list[LeftOut]
     """The experiments of a sweep whose results are not their own."""
+    unfinished: list[str] = field(default_factory=list)
+    """The experiments of a sweep without a result."""
 
 
 def selected(
@@ -67,7 +77,8 @@ def selected(
         fix = "Name policies, experiments or a sweep, or add policies to evaluate.policies"
         raise PipelineError(what="nothing to compare", where=PARAMS_FILE, fix=fix)
     check_same_prompts(measured)
-    return Selection(measured, left_out)
+    whole = dict.fromkeys(name for name, found in named_by.items() if any(one.name != name for one in found))
+    return Selection(measured, left_out, [one for name in whole for one in unfinished(name, known)])
 
 
 def select(
