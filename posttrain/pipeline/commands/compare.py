@@ -69,7 +69,7 @@ def run(arguments: Namespace) -> str:
         chosen = [by_metric(one, arguments.metric) for one in chosen]
     answers = _planned(arguments, replace(selection, found=chosen), notes)
     if answers is None or page:
-        against = arguments.against[0] if arguments.against and not answers else None
+        against = arguments.against[0] if arguments.against and answers is None else None
         found = compare(chosen, against)
         found = replace(found, notes=[*notes, *found.notes])
     if page:
