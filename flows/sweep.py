@@ -19,9 +19,10 @@ from posttrain.measure.text_table import FoldedHelp
 from posttrain.pipeline.compare.experiments import TIMES
 
 from . import arguments, server
-from .graph import find_root
+from .graph import find_root, is_posttrain_pipeline
 from .pipeline import raise_exit
 from .sweep_config import Random, Sweep, check_sweep, checked_sweep_name, described, read_sweep
+from .sweep_page import write_page
 from .sweep_plan import MAX_JOBS, Plan, plan_sweep
 from .sweep_start import Start
 
@@ -120,7 +121,10 @@ def _run(options: argparse.Namespace) -> int:
     code = _run_pending(root, plan, options.jobs)
     if code == 0:
         policy = f" --policy {plan.measured[-1]}" if plan.measured else ""
+        if is_posttrain_pipeline(root):
+            print(write_page(plan.name, plan.measured))
         print(f"All have run. Which is better: posttrain compare {plan.name}{policy}")
+        print(f"What a setting changes over all others: posttrain compare {plan.name}{policy} --factor NAME")
     return code
 
 

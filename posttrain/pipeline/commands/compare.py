@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import shlex
 from argparse import ArgumentParser, Namespace
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from posttrain.errors import ParamsError
 from posttrain.pipeline.commands.line import Document, as_json
 from posttrain.pipeline.commands.target import target
+
+if TYPE_CHECKING:
+    from posttrain.pipeline.compare.planned import Planned
+    from posttrain.pipeline.compare.selection import Selection
 
 EXAMPLE = "dpo grpo"
 DOING = "comparing prompt by prompt"
@@ -21,7 +26,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=names)
     policy = "the policy of each experiment, e.g. grpo or online/grpo; default: of those that differ the last one"
     parser.add_argument("--policy", metavar="NAME", help=policy)
-    parser.add_argument("--against", metavar="NAME", help="compare each with this one only; default: all pairs")
+    against = "compare each with this one only; default: all pairs. With --factor: the level to compare with"
+    parser.add_argument("--against", action="append", default=[], metavar="NAME", help=against)
+    factor = "a planned question: what this setting changes, averaged over all others that vary, e.g. kl; repeatable"
+    parser.add_argument("--factor", action="append", default=[], metavar="NAME", help=factor)
     parser.add_argument("--task", action="append", default=[], metavar="NAME", help="use only prompts of this task")
     table = "without names: the policies that are evaluated on this table; default: that of evaluate.settings"
     parser.add_argument("--table", metavar="NAME/KIND", help=table)
@@ -41,33 +49,69 @@ def run(arguments: Namespace) -> str:
     if arguments.names and arguments.table:
         fix = "Remove it, or the names: then all policies of that table are compared"
         raise ParamsError(what="--table is read only without names", where="compare --table", fix=fix)
+    if len(arguments.against) > 1 and not arguments.factor:
+        fix = "Give one. With --factor there can be one for each factor"
+        raise ParamsError(what="--against is given twice", where="compare --against", fix=fix)
     page = target(arguments.to, "compare --to", ".html") if arguments.to else None
     from posttrain.pipeline.compare.comparison import compare
     from posttrain.pipeline.compare.guards import by_metric, without_value
     from posttrain.pipeline.compare.paired import Score
-    from posttrain.pipeline.compare.selection import select
+    from posttrain.pipeline.compare.selection import selected
     from posttrain.pipeline.compare.text import as_data, as_text
 
     score: Score = "greedy" if arguments.greedy else "sampled"
-    chosen = select(arguments.names, arguments.policy, score, arguments.task, arguments.table)
-    notes = _not_current([one.policy for one in chosen if not one.weights])
+    selection = selected(arguments.names, arguments.policy, score, arguments.task, arguments.table)
+    chosen = selection.found
+    notes = [f"no result of {name}: it still runs, or it failed (.sweeps/{name}.log)" for name in selection.unfinished]
+    notes += _not_current([one.policy for one in chosen if not one.weights])
     if arguments.metric:
         notes += without_value(chosen, arguments.metric)
         chosen = [by_metric(one, arguments.metric) for one in chosen]
-    found = compare(chosen, arguments.against)
-    found = replace(found, notes=[*notes, *found.notes])
+    answers = _planned(arguments, replace(selection, found=chosen), notes)
+    if answers is None or page:
+        against = arguments.against[0] if arguments.against and answers is None else None
+        found = compare(chosen, against)
+        found = replace(found, notes=[*notes, *found.notes])
     if page:
         from posttrain.files import write_text
+        from posttrain.pipeline.compare.importance import importance
         from posttrain.pipeline.report.comparison_page import comparison_page
 
-        write_text(page, comparison_page(found, _typed(arguments), score, arguments.against, arguments.metric))
+        mattered = importance(chosen)
+        typed = _typed(arguments)
+        write_text(page, comparison_page(found, typed, score, against, arguments.metric, answers, mattered))
+    if answers is not None:
+        from posttrain.pipeline.compare.planned_text import planned_data, planned_text
+
+        return (
+            Document(as_json(planned_data(answers)))
+            if arguments.json
+            else planned_text(answers, score, arguments.metric)
+        )
     return Document(as_json(as_data(found))) if arguments.json else as_text(found, score, arguments.metric)
+
+
+def _planned(arguments: Namespace, selection: Selection, notes: Sequence[str]) -> Planned | None:
+    """Return the answers to the planned questions; None if none was asked."""
+    if not arguments.factor:
+        return None
+    from posttrain.pipeline.compare.planned import planned
+    from posttrain.pipeline.params.yaml_files import read_yaml
+    from posttrain.pipeline.workspace import PARAMS_FILE
+    from posttrain.settings.plain import flattened
+
+    # the levels of one policy in several experiments are those of the whole file; else of each run itself
+    one_policy = len({policy.policy for policy in selection.found}) == 1
+    home = flattened(read_yaml(PARAMS_FILE)) if one_policy else {}
+    answers = planned(selection.found, arguments.factor, arguments.against, selection.left_out, home)
+    return replace(answers, notes=[*notes, *answers.notes])
 
 
 def _typed(arguments: Namespace) -> str:
     """Return the names and options of the comparison as typed on the command line."""
-    options = {name: getattr(arguments, name) for name in ("policy", "against", "table", "metric")}
-    pairs = [*((name, given) for name, given in options.items() if given), *(("task", one) for one in arguments.task)]
+    options = {name: getattr(arguments, name) for name in ("policy", "factor", "against", "table", "metric", "task")}
+    lists = {name: given if isinstance(given, list) else [given] for name, given in options.items() if given}
+    pairs = [(name, one) for name, given in lists.items() for one in given]
     words = [word for name, given in pairs for word in (f"--{name}", given)]
     return shlex.join(["compare", *arguments.names, *words, *["--greedy"] * arguments.greedy])
 
@@ -91,7 +135,9 @@ def _tokens(arguments: Namespace) -> str:
     from posttrain.pipeline.compare.token_shift import token_shift
 
     others = [
-        name for name in ("policy", "against", "task", "table", "to", "metric", "greedy") if getattr(arguments, name)
+        name
+        for name in ("policy", "against", "factor", "task", "table", "to", "metric", "greedy")
+        if getattr(arguments, name)
     ]
     if others:
         what, fix = f"--{others[0]} is not read with --tokens", f"Remove --{others[0]}"

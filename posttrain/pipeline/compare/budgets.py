@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy
-from posttrain.pipeline.compare.settings import Setting, differing
+from posttrain.pipeline.compare.factors import differing
+from posttrain.pipeline.compare.settings import Setting
 from posttrain.pipeline.compare.statistics import Difference, Floats, difference
 from posttrain.settings.params import check
 

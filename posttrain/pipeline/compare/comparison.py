@@ -9,21 +9,17 @@ from itertools import combinations
 import numpy as np
 
 from posttrain.errors import PipelineError
-from posttrain.pipeline.compare.belonging import unlike
 from posttrain.pipeline.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.pipeline.compare.guards import Fall, broken, guarded, untested
 from posttrain.pipeline.compare.moved import Moved, moved
+from posttrain.pipeline.compare.notes import readable, unlike_notes
 from posttrain.pipeline.compare.paired import tested
-from posttrain.pipeline.compare.settings import Setting, differing, grouped, mean_score, meaning
+from posttrain.pipeline.compare.settings import Setting, grouped, mean_score
 from posttrain.pipeline.compare.statistics import Finding, findings
 from posttrain.settings.params import did_you_mean
 
 FEW = 2
-MOST = 4
-"""The most files in a note."""
-MEASURING = tuple(f"{kind}: " for kind in ("completions", "completions_runs", "evaluate", "evaluate_runs"))
-"""How code is listed that belongs to the evaluation, not to a training."""
 MORE = 1.05
 """Budgets that differ by less than 5 % count as equal."""
 
@@ -84,17 +80,8 @@ class Comparison:
 def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Comparison:
     """Compare every pair of settings, or each with one of them, with Holm's correction within each measure."""
     settings, notes = grouped(found)
-    unread = [setting for setting in settings if not any(policy.parsed for policy in setting.trained)]
-    if len(unread) < len(settings):
-        settings = [setting for setting in settings if setting not in unread]
-    notes += [
-        f"{setting.label}: not compared, as none of its completions has an answer that can be read"
-        for setting in unread
-    ]
-    notes += [note for setting in settings for note in _without_score(setting)]
-    if keys := differing([meaning(policy) for policy in found]):
-        notes.append(f"evaluated with different {', '.join(keys)}: the scores mean different things")
-    notes += [*_other_code(found), *_unverified(found)]
+    settings, unread = readable(settings)
+    notes += [*unread, *(note for setting in settings for note in _without_score(setting)), *unlike_notes(found)]
     means = [_mean(setting) for setting in settings]
     order = sorted(range(len(settings)), key=lambda nth: -means[nth].value)
     settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]
@@ -137,16 +124,20 @@ def verdict(pair: Pair, labels: Sequence[str]) -> str:
 
 
 def _by_score(pair: Pair, labels: Sequence[str]) -> str:
-    finding = pair.finding
     if pair.same:
         how = "scored" if pair.same == "completions" else "measured"
-        return f"the same {pair.same}, {how} differently" if finding.mean else f"the same {pair.same}"
+        return f"the same {pair.same}, {how} differently" if pair.finding.mean else f"the same {pair.same}"
+    return in_words(pair.finding, labels[pair.left], labels[pair.right])
+
+
+def in_words(finding: Finding, left: str, right: str, trainings: str = "two") -> str:
+    """Return a finding in words. `trainings`: how many it is about if there is one seed."""
     if not finding.significant:
         return "cannot tell"
-    better = labels[pair.left if finding.mean > 0 else pair.right]
+    better = left if finding.mean > 0 else right
     if finding.over_seeds:
         return f"{better} is better"
-    return f"cannot tell of the settings (one seed); of these two trainings {better} is better"
+    return f"cannot tell of the settings (one seed); of these {trainings} trainings {better} is better"
 
 
 def _pairs(labels: Sequence[str], settings: Sequence[Setting], against: str | None) -> list[tuple[int, int]]:
@@ -188,31 +179,6 @@ def _without_score(setting: Setting) -> list[str]:
     scored = scores(setting.trained)
     lost = int(np.isnan(scored).any(axis=0).sum())
     return [f"{setting.label}: {lost} of {scored.shape[1]} prompts have no score, and its pairs lack them"] * (lost > 0)
-
-
-def _other_code(found: Sequence[EvaluatedPolicy]) -> list[str]:
-    """Return notes about code of which the compared policies, or the runs behind them, used different versions."""
-    files = unlike([policy.code for policy in found])
-    measuring = [file for file in files if file.startswith(MEASURING)]
-    notes = [f"evaluated with different code ({_listed(measuring)}): the scores mean different things"] * bool(
-        measuring
-    )
-    training = [file for file in files if file not in measuring]
-    return [*notes, *[f"trained with different code ({_listed(training)})"] * bool(training)]
-
-
-def _listed(files: Sequence[str]) -> str:
-    return f"{', '.join(files[:MOST])}{f' and {len(files) - MOST} more' * (len(files) > MOST)}"
-
-
-def _unverified(found: Sequence[EvaluatedPolicy]) -> list[str]:
-    """Return a note for each policy with a run that has no record."""
-    fetch = "`dvc fetch --all-commits` gets the records"
-    return [
-        f"{policy.name}: not verified, as {_listed(policy.unverified)} has no record here ({fetch})"
-        for policy in found
-        if policy.unverified
-    ]
 
 
 def _few(means: Sequence[Mean]) -> list[str]:

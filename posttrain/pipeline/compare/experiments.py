@@ -74,6 +74,12 @@ def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
     return [experiment for experiment in matches if experiment.baseline == baseline]
 
 
+def unfinished(sweep: str, among: Iterable[Experiment]) -> list[str]:
+    """Return the experiments of a sweep that have a log but no result: they run, or they failed."""
+    known = {experiment.name for experiment in among}
+    return sorted(file.stem for file in TIMES.glob(f"{sweep}-*.log") if file.stem not in known)
+
+
 def commit(name: str) -> list[Experiment]:
     """Return the commit of a branch, a tag or a digest; empty if git does not know it."""
     found = (git_or_none("log", "-1", "--format=%H %ct", "--end-of-options", name, "--") or b"").decode().split()

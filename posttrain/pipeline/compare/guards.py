@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from posttrain.errors import DataError
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
+from posttrain.pipeline.compare.factors import Flat
 from posttrain.pipeline.compare.paired import tested, with_scores
-from posttrain.pipeline.compare.settings import Flat, Setting
+from posttrain.pipeline.compare.settings import Setting
 from posttrain.pipeline.compare.statistics import Finding
 from posttrain.settings.params import did_you_mean
 

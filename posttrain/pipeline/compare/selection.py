@@ -5,15 +5,24 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from posttrain.errors import DataError, PipelineError
 from posttrain.pipeline.compare.belonging import of_experiment, of_workspace
+from posttrain.pipeline.compare.cells import LeftOut
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, check_same_prompts, read_evaluated
-from posttrain.pipeline.compare.experiments import Experiment, commit, experiments, fetch, named, settings_of
+from posttrain.pipeline.compare.experiments import (
+    Experiment,
+    commit,
+    experiments,
+    fetch,
+    named,
+    settings_of,
+    unfinished,
+)
+from posttrain.pipeline.compare.factors import Flat, differing
 from posttrain.pipeline.compare.paired import Score
-from posttrain.pipeline.compare.settings import Flat, differing
 from posttrain.pipeline.lock.digests import LOCK
 from posttrain.pipeline.lock.graph import value_at
 from posttrain.pipeline.params.params_file import read
@@ -27,9 +36,20 @@ WORKSPACE = "workspace"
 """The workspace's own files, by the name that `dvc metrics diff` uses."""
 
 
-def select(
+@dataclass(frozen=True)
+class Selection:
+    """What a command's names mean."""
+
+    found: list[EvaluatedPolicy]
+    left_out: list[LeftOut]
+    """The experiments of a sweep whose results are not their own."""
+    unfinished: list[str] = field(default_factory=list)
+    """The experiments of a sweep without a result."""
+
+
+def selected(
     names: Sequence[str], policy: str | None, score: Score, tasks: Sequence[str] = (), table: str | None = None
-) -> list[EvaluatedPolicy]:
+) -> Selection:
     """Return the evaluated policies that the names mean, each once. Without names, return those of a table.
 
     `tasks`: only use the prompts of these tasks. `table`: None means the one of `evaluate.settings`, or the first.
@@ -44,19 +64,28 @@ def select(
     named_by = {name: _found(name, known, list(labels)) for name in others if name != WORKSPACE}
     by_name = {experiment.name: experiment for found in named_by.values() for experiment in found}
     sweeps = {one.name for name, found in named_by.items() for one in found if one.name != name}
-    measured = [_here(label, label, score, tasks, runs) for label in dict.fromkeys(here)]
+    measured, left_out = [_here(label, label, score, tasks, runs) for label in dict.fromkeys(here)], list[LeftOut]()
     if others:
         own = [flattened(read_yaml(PARAMS_FILE))] if WORKSPACE in others else []
         flat_settings = [*(settings_of(experiment) for experiment in by_name.values()), *own]
         chosen = policy or _policy(flat_settings, here, settings)
         if WORKSPACE in others:
             measured.append(_here(WORKSPACE, chosen, score, tasks, runs))
-        measured += _those_that_belong(by_name.values(), sweeps, chosen, score, tasks)
+        more, left_out = _those_that_belong(by_name.values(), sweeps, chosen, score, tasks)
+        measured += more
     if not measured:
         fix = "Name policies, experiments or a sweep, or add policies to evaluate.policies"
         raise PipelineError(what="nothing to compare", where=PARAMS_FILE, fix=fix)
     check_same_prompts(measured)
-    return measured
+    whole = dict.fromkeys(name for name, found in named_by.items() if any(one.name != name for one in found))
+    return Selection(measured, left_out, [one for name in whole for one in unfinished(name, known)])
+
+
+def select(
+    names: Sequence[str], policy: str | None, score: Score, tasks: Sequence[str] = (), table: str | None = None
+) -> list[EvaluatedPolicy]:
+    """Return the evaluated policies of `selected`."""
+    return selected(names, policy, score, tasks, table).found
 
 
 def _of_table(runs: Mapping[str, Evaluated], table: str | None) -> list[str]:
@@ -143,9 +172,9 @@ def _here(name: str, policy: str, score: Score, tasks: Sequence[str], runs: Mapp
 
 def _those_that_belong(
     experiments: Iterable[Experiment], sweeps: Collection[str], policy: str, score: Score, tasks: Sequence[str]
-) -> list[EvaluatedPolicy]:
-    """Return the policy of each experiment. If results in a sweep are not its own, skip it with a line."""
-    found, errors = list[EvaluatedPolicy](), list[DataError]()
+) -> tuple[list[EvaluatedPolicy], list[LeftOut]]:
+    """Return the policy of each experiment. If results in a sweep are not its own, leave it out with a line."""
+    found, left_out, errors = list[EvaluatedPolicy](), list[LeftOut](), list[DataError]()
     for experiment in experiments:
         try:
             found.append(_read(experiment, policy, score, tasks))
@@ -153,11 +182,12 @@ def _those_that_belong(
             if experiment.name not in sweeps:
                 raise
             errors.append(error)
+            left_out.append(LeftOut(experiment.name, settings_of(experiment), error.what))
     if errors and not found:
         raise errors[0]
-    for left_out in errors:
-        print(f"left out: {left_out}", file=sys.stderr)
-    return found
+    for unlike in errors:
+        print(f"left out: {unlike}", file=sys.stderr)
+    return found, left_out
 
 
 def _read(experiment: Experiment, policy: str, score: Score, tasks: Sequence[str]) -> EvaluatedPolicy:

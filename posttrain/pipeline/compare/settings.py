@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,10 +11,10 @@ import numpy as np
 from posttrain.evaluate.intervals import SEED, interval
 from posttrain.pipeline.compare.belonging import unlike
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
+from posttrain.pipeline.compare.factors import DEFAULT, Factor, Flat, differing, factors, is_seed
 from posttrain.pipeline.compare.paired import are_shares, with_scores
 from posttrain.pipeline.compare.statistics import ALPHA, difference
 
-Flat = Mapping[str, str]
 LONGEST = 70
 _SEEDS = re.compile(r"([-_.](s|seed)?[-_.]?)?\d*$")
 """The end of the common prefix of several seeds' names, which is removed."""
@@ -37,17 +37,6 @@ class Setting:
     """The names of all its trainings."""
     varied: Mapping[str, str] = field(default_factory=dict)
     """Key -> value of the parameters that differ between settings; empty for runs of one workspace."""
-
-
-def is_seed(key: str) -> bool:
-    """Return whether a key is a seed."""
-    return key.rpartition(".")[2] == "seed"
-
-
-def differing(found: Sequence[Flat]) -> list[str]:
-    """Return the keys in which flat settings differ, without seeds, in the file's order."""
-    keys = dict.fromkeys(key for flat in found for key in flat)
-    return [key for key in keys if not is_seed(key) and len({flat.get(key) for flat in found}) > 1]
 
 
 def meaning(policy: EvaluatedPolicy) -> Flat:
@@ -82,38 +71,45 @@ def meaning_of(label: str, settings: Flat) -> Flat:
 def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]:
     """Return the settings with their trainings, and notes for the reader."""
     alike: dict[tuple[str | None, ...], list[EvaluatedPolicy]] = {}
-    compared = [_compared(policy, found) for policy in found]
+    compared = flat_settings(found)
     keys = differing(compared)
-    if len({policy.policy for policy in found}) > 1:
-        keys = ["policy", *(key for key in keys if key != "policy")]
+    varying = [] if len({policy.policy for policy in found}) > 1 else factors(compared)
     for evaluated, flat in zip(found, compared, strict=True):
         alike.setdefault(tuple(flat.get(key) for key in keys), []).append(evaluated)
     notes: list[str] = []
     settings: list[Setting] = []
-    for values, trained, other in _by_code(alike):
-        label = f"{_label(keys, values, trained)}{other}"
-        distinct = _distinct(trained)
-        if len(distinct) < len(trained):
-            notes.append(f"{label}: of {len(trained)} trainings only {len(distinct)} differ; equal ones count once")
-        settings.append(
-            Setting(label, distinct, tuple(policy.name for policy in trained), _varied(keys, values, trained))
-        )
+    for trained, other in _by_code(alike.values()):
+        label = f"{_label(varying, trained)}{other}"
+        unlike_ones = distinct(trained)
+        if len(unlike_ones) < len(trained):
+            notes.append(f"{label}: of {len(trained)} trainings only {len(unlike_ones)} differ; equal ones count once")
+        names = tuple(policy.name for policy in trained)
+        settings.append(Setting(label, unlike_ones, names, _varied(varying, trained[0])))
     return _shortened(settings), notes
 
 
-def _by_code(
-    alike: Mapping[tuple[str | None, ...], list[EvaluatedPolicy]],
-) -> Iterator[tuple[tuple[str | None, ...], list[EvaluatedPolicy], str]]:
+def flat_settings(found: Sequence[EvaluatedPolicy]) -> list[Flat]:
+    """Return the settings of each training that are compared: what differs in them makes other settings."""
+    return [_compared(policy, found) for policy in found]
+
+
+def _by_code(alike: Iterable[list[EvaluatedPolicy]]) -> Iterator[tuple[list[EvaluatedPolicy], str]]:
     """Yield the trainings per setting and code version, with a label suffix if there are several versions."""
-    for values, trained in alike.items():
-        parts: list[list[EvaluatedPolicy]] = []
-        for policy in trained:
-            like = next((part for part in parts if not unlike([part[0].code, policy.code])), None)
-            if like is None:
-                parts.append([policy])
-            else:
-                like.append(policy)
-        yield from ((values, part, f" (code of {part[0].name})" * (len(parts) > 1)) for part in parts)
+    for trained in alike:
+        parts = by_code(trained)
+        yield from ((part, f" (code of {part[0].name})" * (len(parts) > 1)) for part in parts)
+
+
+def by_code(trained: Sequence[EvaluatedPolicy]) -> list[list[EvaluatedPolicy]]:
+    """Return the trainings in groups that ran the same code."""
+    parts: list[list[EvaluatedPolicy]] = []
+    for policy in trained:
+        like = next((part for part in parts if not unlike([part[0].code, policy.code])), None)
+        if like is None:
+            parts.append([policy])
+        else:
+            like.append(policy)
+    return parts
 
 
 def mean_score(setting: Setting) -> tuple[float, float, float]:
@@ -160,14 +156,44 @@ def _compared(policy: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> Flat
 
 def _without_seeds(value: str, settings: Flat) -> str:
     """Return a value. A run's model or table is replaced by its settings, so that other seeds look alike."""
-    first, _, second = map(re.escape, value.partition("/"))
-    pattern = re.compile(rf"({first}\.\w+\.{second}|data\.\w+\.{first})\.") if second else None
-    head = next((found[0] for key in settings if pattern and (found := pattern.match(key))), None)
+    head = _section_behind(value, settings)
     if head is None:
         return value
     made = {key.removeprefix(head): of for key, of in settings.items() if key.startswith(head) and not is_seed(key)}
-    kind = value.partition("/")[2] if head.startswith("data.") else first
+    first, _, second = value.partition("/")
+    kind = second if head.startswith("data.") else first
     return f"{kind} of { ({key: _without_seeds(of, settings) for key, of in sorted(made.items())}) }"
+
+
+def _section_behind(value: str, settings: Flat) -> str | None:
+    """Return the section, with a last '.', of the run whose model or table a value names; None if it names none."""
+    first, _, second = map(re.escape, value.partition("/"))
+    pattern = re.compile(rf"({first}\.\w+\.{second}|data\.\w+\.{first})\.") if second else None
+    return next((found[0] for key in settings if pattern and (found := pattern.match(key))), None)
+
+
+def seed_of(policy: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> str:
+    """Return the seeds behind a training as text, of those that differ between the trainings; `2` for one of them."""
+    if len({other.policy for other in found}) == 1:
+        keys = dict.fromkeys(key for other in found for key in other.settings if is_seed(key))
+        varying = [key for key in keys if len({other.settings.get(key) for other in found}) > 1]
+        trained = [key for key in varying if not key.startswith("evaluate.")]
+        values = [policy.settings.get(key, DEFAULT) for key in trained]
+    else:
+        head, flat = f"{policy.section}.", policy.settings
+        values = [flat.get(f"{head}seed", flat.get("seed", DEFAULT)), *_seeds_above(head, flat)]
+    return "/".join(dict.fromkeys(values)) or DEFAULT
+
+
+def _seeds_above(section: str, settings: Flat) -> list[str]:
+    """Return the seeds that the runs above a run set, nearest first."""
+    own = {key: value for key, value in settings.items() if key.startswith(section)}
+    above = dict.fromkeys(head for value in own.values() if (head := _section_behind(value, settings)))
+    return [
+        seed
+        for head in above
+        for seed in (*(settings[key] for key in (f"{head}seed",) if key in settings), *_seeds_above(head, settings))
+    ]
 
 
 def _measuring(policy: EvaluatedPolicy) -> Flat:
@@ -178,32 +204,29 @@ def _measuring(policy: EvaluatedPolicy) -> Flat:
     return {f"evaluate.{key}": value for key, value in own.items() if key != "policy"}
 
 
-def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[EvaluatedPolicy]) -> str:
-    """Return the keys that differ from the other settings; for runs of one workspace, their names."""
+def _label(varying: Sequence[Factor], trained: Sequence[EvaluatedPolicy]) -> str:
+    """Return what differs from the other settings (`cispo, kl none`); for runs of one workspace, their names."""
     names = " + ".join(policy.name for policy in trained)
-    text = " ".join(f"{key}={value}" for key, value in _varied(keys, values, trained).items())
-    return text if text and len(text) <= LONGEST else names
+    text = ", ".join(one.label(one.level(trained[0].settings)) for one in varying)
+    return text if text and len(text) <= max(LONGEST, len(names)) else names
 
 
-def _varied(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[EvaluatedPolicy]) -> dict[str, str]:
-    """Return the keys that differ from the other settings, with values; empty for runs of one workspace."""
-    if "policy" in keys:
-        return {}
-    head = trained[0].section + "."
-    pairs = zip(keys, values, strict=True)
-    return {key.removeprefix(head): "default" if value is None else value for key, value in pairs}
+def _varied(varying: Sequence[Factor], policy: EvaluatedPolicy) -> dict[str, str]:
+    """Return what differs from the other settings, with values; empty for runs of one workspace."""
+    head = policy.section + "."
+    return {one.path.removeprefix(head): one.text(one.level(policy.settings)) for one in varying}
 
 
-def _distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:
+def distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:
     """Return the distinct trainings.
 
     Equal weights do not count as another seed, even if another seed evaluated them.
     """
-    distinct: list[EvaluatedPolicy] = []
+    found: list[EvaluatedPolicy] = []
     for policy in trained:
-        if not any(_is_same(policy, other) for other in distinct):
-            distinct.append(policy)
-    return distinct
+        if not any(_is_same(policy, other) for other in found):
+            found.append(policy)
+    return found
 
 
 def _is_same(policy: EvaluatedPolicy, other: EvaluatedPolicy) -> bool:

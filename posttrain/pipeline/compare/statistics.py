@@ -91,6 +91,30 @@ def difference(left_SP: Floats, right_SP: Floats, seed: int = 0) -> Difference:
     return Difference(mean, np.sort(np.abs(errors)), over_seeds, 0.0 if sides else min(1.0, 2 * 0.5**differ))
 
 
+def paired(
+    apart_NP: Floats, weight_N: Floats, within: float, variance: float, freedom: int, seed: int = 0
+) -> Difference:
+    """Return the weighted mean of paired differences, [pairs, prompts], left minus right of two trainings each.
+
+    All pairs share the prompts, which are resampled jointly. The trainings' error is drawn from Student's t with
+    `variance` and `freedom`. `within`: the part of the variance that lies within a pair and a prompt, which both terms
+    have; it counts once. With `freedom` 0 the errors cover prompts alone.
+    """
+    rng = np.random.default_rng(seed)
+    apart_P = weight_N @ apart_NP
+    mean, prompts = float(apart_P.mean()), len(apart_P)
+    errors = _resampled(apart_P - mean, rng)
+    if not freedom:
+        differ = np.count_nonzero(np.abs(apart_P) > TIE)
+        return Difference(mean, np.sort(np.abs(errors)), over_seeds=False, least_p=min(1.0, 2 * 0.5**differ))
+    of_prompts = float(apart_P.var(ddof=1)) / prompts if prompts > 1 else 0.0
+    if of_prompts > 0:
+        errors *= np.sqrt(max(0.0, 1 - within / of_prompts))
+    if variance > 0:
+        errors += np.sqrt(variance) * rng.standard_t(freedom, DRAWS)
+    return Difference(mean, np.sort(np.abs(errors)), over_seeds=True)
+
+
 def findings(differences: Sequence[Difference], alpha: float = ALPHA) -> list[Finding]:
     """Return Holm's step-down results (1979). The probability of any false finding is at most alpha.
 

@@ -30,7 +30,7 @@ from posttrain.pipeline.report.policies import (
     read_policies,
     reference,
 )
-from posttrain.pipeline.report.ratings import read_ratings
+from posttrain.pipeline.report.ratings import read_ratings, warnings_of
 from posttrain.pipeline.report.regraded import TITLE as REGRADED
 from posttrain.pipeline.report.regraded import read_regraded, regraded_cells
 from posttrain.pipeline.report.samples import for_page, lengths, side_by_side
@@ -211,7 +211,10 @@ def page_data(
             }
             for policy in policies
         ],
-        "ratings": [{"name": name, **found} for name, found in read_ratings(settings, errors).items()],
+        "ratings": [
+            {"name": name, "said": warnings_of(found), **found}
+            for name, found in read_ratings(settings, errors).items()
+        ],
         "lm_eval": lm_eval_table(settings, errors),
         "curves": drawn,
         "about": {

@@ -6,16 +6,28 @@ from collections.abc import Sequence
 
 from posttrain.pipeline.compare.budgets import BUDGETS
 from posttrain.pipeline.compare.comparison import Comparison, verdict
+from posttrain.pipeline.compare.importance import HOW, Importance
 from posttrain.pipeline.compare.paired import Score
+from posttrain.pipeline.compare.planned import Planned
+from posttrain.pipeline.compare.planned_text import TITLES, p_text, tables
 from posttrain.pipeline.compare.text import conclusion, score_title
-from posttrain.pipeline.report.markup import Column, element, listed, table
+from posttrain.pipeline.report.markup import Column, Markup, element, listed, table
 from posttrain.pipeline.report.page import plain_page
 
 
 def comparison_page(
-    found: Comparison, command: str, score: Score, against: str | None, named: str | None = None
+    found: Comparison,
+    command: str,
+    score: Score,
+    against: str | None,
+    named: str | None = None,
+    answers: Planned | None = None,
+    mattered: Sequence[Importance] = (),
 ) -> str:
-    """Return the page of a comparison. Differences are to `against`, or to the best setting."""
+    """Return the page of a comparison. Differences are to `against`, or to the best setting.
+
+    `answers`: planned questions, which come first. `mattered`: how much of the variance each setting explains.
+    """
     labels, metric = [mean.label for mean in found.means], score_title(score, named)
     base = next((pair.right for pair in found.held_out), 0) if against else 0
     varied = list(dict.fromkeys(key for mean in found.means for key in mean.varied)) or ["setting"]
@@ -34,8 +46,43 @@ def comparison_page(
     what = named or f"{metric.capitalize()}s"
     tests = f"{what} on the same {found.prompts} held-out prompts, as `posttrain {command}` tests them."
     about = element("p", f"{tests} {conclusion(found)}")
-    parts = (element("h1", command), about, table(command, columns, rows), listed(found.notes))
+    settings = (about, table(command, columns, rows), _importance(mattered), listed(found.notes))
+    parts = (element("h1", command), *_answers(answers, metric), *settings)
     return plain_page(command, element("main", *parts))
+
+
+def _answers(answers: Planned | None, metric: str) -> list[Markup]:
+    """Return the planned questions with their answers and notes."""
+    if answers is None:
+        return []
+    columns = [Column(title, "left wrap" if title == "verdict" else "") for title in TITLES]
+    parts = [(element("p", head), table(head, columns, rows)) for head, rows in tables(answers, metric)]
+    return [
+        element("h2", "Planned questions"),
+        *(part for both in parts for part in both),
+        listed(answers.notes),
+        element("h2", "All settings"),
+    ]
+
+
+def _importance(mattered: Sequence[Importance]) -> Markup:
+    """Return how much of the variance between trainings each setting explains."""
+    if not mattered:
+        return Markup("")
+    titles = ("setting", "levels", "share of the variance", "p", "verdict")
+    columns = [Column(title, "left wrap" if title == "verdict" else "") for title in titles]
+    rows = [
+        [
+            one.factor,
+            str(one.levels),
+            "-" if one.share is None else f"{one.share:.0%}",
+            "-" if one.p_value is None else p_text(one.p_value),
+            one.verdict,
+        ]
+        for one in mattered
+    ]
+    title = "Which setting mattered"
+    return Markup("".join((element("h2", title), element("p", HOW), table(title, columns, rows))))
 
 
 def _difference(found: Comparison, labels: Sequence[str], place: int, base: int) -> tuple[str, str]:

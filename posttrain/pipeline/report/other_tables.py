@@ -9,8 +9,9 @@ from typing import Any
 
 from posttrain.errors import PosttrainError
 from posttrain.measure.text_table import text_table
+from posttrain.pipeline.compare.factors import Flat, differing
 from posttrain.pipeline.compare.paired import against
-from posttrain.pipeline.compare.settings import Flat, differing, meaning_of
+from posttrain.pipeline.compare.settings import meaning_of
 from posttrain.pipeline.params.stage_table import Settings, group_of, policies, runs_of
 from posttrain.pipeline.report.policies import Policy, check_recorded, output_digests, read_policy
 from posttrain.pipeline.report.summary import GAIN, part_cell, shown_parts

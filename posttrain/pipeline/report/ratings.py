@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from posttrain.measure.text_table import text_table
@@ -28,4 +28,36 @@ def rating_lines(name: str, found: Mapping[str, Any]) -> list[str]:
         interval = f"{row['rating']:+.0f} [{row['rating_low']:+.0f}, {row['rating_high']:+.0f}]"
         rank = f"{row['rank_low']}" + (f" to {row['rank_high']}" if row["rank_high"] > row["rank_low"] else "")
         rows.append([row["policy"], interval, rank])
-    return [f"ratings {name}, by {found['decided_by']}", *text_table(rows, left=(0, 1, 2))]
+    head = f"ratings {name}, by {found['decided_by']}"
+    return [head, *text_table(rows, left=(0, 1, 2)), *warnings_of(found)]
+
+
+def warnings_of(found: Mapping[str, Any]) -> list[str]:
+    """Return what the ratings alone do not show: ties, circles, and a judge that favours the reply it sees first."""
+    if "circles" not in found:  # an older version wrote it
+        return []
+    lines = [_ties(found["pairs"])]
+    for circle in found["circles"]:
+        chain = ", ".join(f"{one} beats {other}" for one, other in _steps(circle["policies"]))
+        clear = "" if circle["clear"] else "; not all of these wins are clear"
+        lines.append(f"circle: {chain}, so their order by rating says little{clear}")
+    if "first_slot" in found:
+        interval = f"[{found['first_slot_low']:.3f}, {found['first_slot_high']:.3f}]"
+        favoured = {True: "the first", False: "the second"}.get(found["first_slot"] > 0.5)
+        biased = found["first_slot_low"] > 0.5 or found["first_slot_high"] < 0.5
+        verdict = f"it favours {favoured}" if biased else "no clear bias"
+        order = f"the order decided {found['order_decided']:.1%} of the matches, which are ties"
+        lines.append(
+            f"the judge took the reply it saw first in {found['first_slot']:.3f} {interval}: {verdict}; {order}"
+        )
+    return lines
+
+
+def _ties(pairs: Sequence[Mapping[str, Any]]) -> str:
+    most = max(pairs, key=lambda pair: float(pair["ties"]))
+    mean = sum(float(pair["ties"]) for pair in pairs) / len(pairs)
+    return f"ties: {mean:.1%} of the matches, most between {most['first']} and {most['second']} ({most['ties']:.1%})"
+
+
+def _steps(circle: Sequence[str]) -> list[tuple[str, str]]:
+    return list(zip(circle, [*circle[1:], circle[0]], strict=True))

@@ -98,7 +98,8 @@ function ratingTable(one) {
       cells: [{ of: picture, kind: "picture" }, { of: text, kind: "whole" }, row.rank_low === row.rank_high ? String(row.rank_low) : `${row.rank_low} to ${row.rank_high}`] };
   });
   return el("div", {}, el("h3", {}, `Ratings ${one.name}, by ${one.decided_by}`),
-    table(`Ratings ${one.name}`, ["policy", { text: scale.map((value) => fixed(value, 0)).join(" to "), left: true }, { text: "rating [95 %]", about: "Bradley-Terry in points of Elo, mean 0" }, "rank"], rows, true));
+    table(`Ratings ${one.name}`, ["policy", { text: scale.map((value) => fixed(value, 0)).join(" to "), left: true }, { text: "rating [95 %]", about: "Bradley-Terry in points of Elo, mean 0" }, "rank"], rows, true),
+    ...one.said.map((text) => el("p", {}, text)));
 }
 
 // Tasks of lm-eval: a row for each task and metric, a column for each run.

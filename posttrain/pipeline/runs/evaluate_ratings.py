@@ -7,7 +7,7 @@ from typing import Any
 from posttrain.files import write_json
 from posttrain.measure.record import note
 from posttrain.pipeline.params.params_file import load
-from posttrain.pipeline.runs.ratings import RatingRun, figures, pairs_of, played
+from posttrain.pipeline.runs.ratings import SLOT, RatingRun, figures, pairs_of, played
 from posttrain.pipeline.runs.sampled_evaluation import load_policies
 from posttrain.pipeline.tables.store import write_table
 from posttrain.pipeline.workspace import metrics_path
@@ -22,6 +22,6 @@ def rate(run: str) -> dict[str, Any]:
     matches = played(params, where, pairs)
     found = figures(matches, params, where, pairs)
     file = metrics_path(f"ratings/{run}")
-    write_table(matches, file.with_suffix(".parquet"), "matches")
+    write_table(matches.drop(SLOT), file.with_suffix(".parquet"), "matches")
     write_json(file, found)
     return found

@@ -13,6 +13,8 @@ from pydantic import Field, model_validator
 
 from posttrain.data.columns import COLUMNS, with_ids
 from posttrain.errors import DataError, ParamsError, RewardError
+from posttrain.evaluate.circles import circles
+from posttrain.evaluate.circles import is_clear as is_clear_circle
 from posttrain.evaluate.intervals import SEED, Floats
 from posttrain.evaluate.pairwise import (
     Pair,
@@ -36,6 +38,7 @@ from posttrain.rewards.trial import finish_of
 from posttrain.rollout import FAILED, Prompt, Rollout, TokenRow
 from posttrain.settings.params import Params, did_you_mean
 
+SLOT: Final = "first_slot"
 BATCH: Final = 20
 """The number of prompts per request round to a judge. After each round, clear pairs are dropped."""
 
@@ -110,7 +113,10 @@ def pairs_of(params: RatingRun, where: str, known: Sequence[str]) -> list[Pair]:
 
 
 def played(params: RatingRun, where: str, pairs: Sequence[Pair]) -> pl.DataFrame:
-    """Return the decided matches as a table `matches`. Sample i of a prompt meets the other policy's sample i."""
+    """Return the decided matches as a table `matches`. Sample i of a prompt meets the other policy's sample i.
+
+    It has a column more, `SLOT`: how often the reply that the judge saw first won, over both orders; null without one.
+    """
     completions = {
         label: _completions(label, params) for label in dict.fromkeys(name for pair in pairs for name in pair)
     }
@@ -135,7 +141,8 @@ def played(params: RatingRun, where: str, pairs: Sequence[Pair]) -> pl.DataFrame
         if params.judge is None
         else _by_judge(matches, params, where, params.judge, pairs)
     )
-    return with_ids(decided.select([name for name in COLUMNS["matches"] if name != "id"]), "matches")
+    stored = with_ids(decided.select([name for name in COLUMNS["matches"] if name != "id"]), "matches")
+    return stored.with_columns(decided[SLOT])
 
 
 def _file(label: str) -> str:
@@ -188,7 +195,10 @@ def _by_score(matches: pl.DataFrame, params: RatingRun, where: str) -> pl.DataFr
     """Return the matches with winners: the higher value wins, and equal values are a tie."""
     margin = pl.col("value") - pl.col("value_2")
     decided = matches.with_columns(
-        margin=margin, win=(margin.sign() + 1) / 2, status=pl.coalesce("failed", "failed_2", pl.lit("ok"))
+        pl.lit(None, pl.Float64).alias(SLOT),
+        margin=margin,
+        win=(margin.sign() + 1) / 2,
+        status=pl.coalesce("failed", "failed_2", pl.lit("ok")),
     )
     lost = decided.filter(pl.col("status") != "ok")
     fix = "Fix what scores them and evaluate again. Or raise max_failed"
@@ -227,10 +237,12 @@ def _by_judge(
             (0.5 if tied else score.value) if score.status == "ok" else None
             for score, tied in zip(scores, both_cut, strict=True)
         ]
+        slots = [next(iter(judge.first_slot.get(str(nth), ())), None) for nth in range(met.height)]
         asked.append(
             met.with_columns(
                 pl.Series("win", wins, pl.Float64),
                 pl.Series("status", [score.status for score in scores], pl.String),
+                pl.Series(SLOT, slots, pl.Float64),
                 margin=2 * pl.Series("win", wins, pl.Float64) - 1,
             )
         )
@@ -281,39 +293,69 @@ def figures(matches: pl.DataFrame, params: RatingRun, where: str, pairs: Sequenc
         }
         for nth in np.argsort(ranks_RK[0], kind="stable")
     ]
-    rows = []
-    numbered, alpha = with_numbers(matches), params.alpha and params.alpha / len(pairs)
-    for (one, other), wins_P, rates_R in zip(pairs, wins_PQ.T, rates_RQ.T, strict=True):
-        mine = numbered.filter(first=one, second=other)
-        judged = mine.drop_nulls("win")
-        longer_M = (judged["first_length"] - judged["second_length"]).to_numpy().astype(float)
-        controlled_R = rates_R  # where all matches end alike, no length can explain it
-        if judged["win"].n_unique() > 1:
-            controlled_R = length_controlled(
-                judged["win"].to_numpy(), longer_M, judged["number"].to_numpy(), weights_RP
-            )
-        row = {
-            "first": one,
-            "second": other,
-            **_estimate("win", rates_R),
-            **_estimate("controlled", controlled_R),
-            "prompts": len(_known(wins_P)),
-            "no_verdict": mine.height - judged.height,
-        }
-        if params.judge and alpha:
-            low, high = always_valid(_known(wins_P), alpha)
-            row |= {
-                "clear": is_clear(_known(wins_P), alpha),
-                "always_low": round(low, 4),
-                "always_high": round(high, 4),
-            }
-        rows.append(row)
+    numbered = with_numbers(matches)
+    rows = [
+        _pair_row(numbered.filter(first=one, second=other), wins_P, rates_R, weights_RP, params, len(pairs))
+        for (one, other), wins_P, rates_R in zip(pairs, wins_PQ.T, rates_RQ.T, strict=True)
+    ]
     return {
         **{f"rating_{row['policy']}": row["rating"] for row in table},
         "decided_by": params.judge.model if params.judge else " + ".join(params.scores or ["score"]),
         "policies": table,
         "pairs": rows,
+        "circles": _circles(rows),
+        **(_slots(numbered, weights_RP) if params.judge else {}),
     }
+
+
+def _pair_row(
+    mine: pl.DataFrame, wins_P: Floats, rates_R: Floats, weights_RP: Floats, params: RatingRun, pairs: int
+) -> dict[str, Any]:
+    """Return the figures of a pair, from its matches."""
+    judged = mine.drop_nulls("win")
+    longer_M = (judged["first_length"] - judged["second_length"]).to_numpy().astype(float)
+    controlled_R = rates_R  # where all matches end alike, no length can explain it
+    if judged["win"].n_unique() > 1:
+        controlled_R = length_controlled(judged["win"].to_numpy(), longer_M, judged["number"].to_numpy(), weights_RP)
+    row = {
+        "first": mine["first"][0],
+        "second": mine["second"][0],
+        **_estimate("win", rates_R),
+        **_estimate("controlled", controlled_R),
+        "ties": round(int((judged["win"] == 0.5).sum()) / judged.height, 5),
+        "prompts": len(_known(wins_P)),
+        "no_verdict": mine.height - judged.height,
+    }
+    if params.judge and params.alpha:
+        alpha = params.alpha / pairs
+        low, high = always_valid(_known(wins_P), alpha)
+        row |= {"clear": is_clear(_known(wins_P), alpha), "always_low": round(low, 4), "always_high": round(high, 4)}
+    return row
+
+
+def _circles(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the circles of policies that beat each other. `clear`: no win of it could be a tie, by its interval."""
+    clear = {(row["first"], row["second"]) for row in rows if row["win_low"] > 0.5}
+    clear |= {(row["second"], row["first"]) for row in rows if row["win_high"] < 0.5}
+    found = circles({(row["first"], row["second"]): row["win"] for row in rows})
+    return [{"policies": list(circle), "clear": is_clear_circle(circle, clear)} for circle in found]
+
+
+def _slots(numbered: pl.DataFrame, weights_RP: Floats) -> dict[str, float]:
+    """Return how often the reply that the judge saw first won, with its interval, and how often the order decided.
+
+    1/2: the order has no part in it. Empty if the judge was not asked.
+    """
+    asked = numbered.drop_nulls(SLOT)
+    if asked.is_empty():
+        return {}
+    sums_P, counts_P = np.zeros(weights_RP.shape[1]), np.zeros(weights_RP.shape[1])
+    np.add.at(sums_P, asked["number"].to_numpy(), asked[SLOT].to_numpy())
+    np.add.at(counts_P, asked["number"].to_numpy(), 1.0)
+    with np.errstate(invalid="ignore"):  # a resample may hold no prompt that was asked about
+        share_R: Floats = (weights_RP @ sums_P) / (weights_RP @ counts_P)
+    decided = int((asked[SLOT] != 0.5).sum()) / asked.height
+    return {**_estimate("first_slot", share_R), "order_decided": round(decided, 5)}
 
 
 def _estimate(name: str, values_R: Floats, digits: int = 5) -> dict[str, float]:

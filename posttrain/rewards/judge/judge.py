@@ -14,7 +14,7 @@ from posttrain.files import user_cache
 from posttrain.measure.counts import count
 from posttrain.rewards.connection import NoReply
 from posttrain.rewards.judge.endpoint import Endpoint, EndpointParams, connection
-from posttrain.rewards.judge.pairs import Duel, duels_of, won
+from posttrain.rewards.judge.pairs import Duel, duels_of, first_slot, won
 from posttrain.rewards.judge.prompts import (
     WHICH,
     YES_NO,
@@ -116,11 +116,13 @@ class LanguageJudge:
         ]
         self._cached = 0
         self._weights = ""
+        self.first_slot: dict[str, list[float]] = {}
+        """Of the last call: prompt -> how often the reply that was shown first won, for each of its duels."""
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Return the score of each rollout."""
         before = self.counts()
-        self._used = Usage(requests=0, tokens_in=0, tokens_out=0)
+        self._used, self.first_slot = Usage(requests=0, tokens_in=0, tokens_out=0), {}
         try:
             return self._endpoint.run(self._scores([shown(one, self._options.hide, self._text) for one in rollouts]))
         finally:
@@ -195,7 +197,10 @@ class LanguageJudge:
         found = await self._verdicts([text for texts in asked.values() for text in texts], WHICH)
         results: dict[int, list[Verdict]] = defaultdict(list)
         for duel, texts in asked.items():
-            result = won([found[text] for text in texts])
+            verdicts = [found[text] for text in texts]
+            result, slot = won(verdicts), first_slot(verdicts)
+            if slot is not None:
+                self.first_slot.setdefault(rollouts[duel.mine].prompt.id, []).append(slot)
             results[duel.mine].append(result)
             if duel.theirs is not None:
                 results[duel.theirs].append(result if isinstance(result, Score) else 1 - result)

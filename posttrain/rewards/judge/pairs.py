@@ -45,3 +45,12 @@ def won(verdicts: Sequence[Verdict]) -> Verdict:
         return 0.5
     forth, back = (verdict for verdict in verdicts if not isinstance(verdict, Score))
     return forth if forth == 1 - back else 0.5
+
+
+def first_slot(verdicts: Sequence[Verdict]) -> float | None:
+    """Return how often the reply that was shown first won, over both orders: 1/2 for a judge that reads no order.
+
+    None: the judge was not asked, or gave no verdict.
+    """
+    numbers = [verdict for verdict in verdicts if not isinstance(verdict, Score)]
+    return sum(numbers) / len(numbers) if len(numbers) == 2 else None

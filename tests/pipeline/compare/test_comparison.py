@@ -18,9 +18,10 @@ from posttrain.pipeline.commands.compare import run
 from posttrain.pipeline.commands.line import parser
 from posttrain.pipeline.compare.comparison import compare, verdict
 from posttrain.pipeline.compare.experiments import git
+from posttrain.pipeline.compare.factors import differing
 from posttrain.pipeline.compare.paired import against
 from posttrain.pipeline.compare.selection import select
-from posttrain.pipeline.compare.settings import differing, meaning
+from posttrain.pipeline.compare.settings import meaning
 from posttrain.pipeline.compare.text import as_data, as_text, conclusion
 from posttrain.pipeline.lineage.recompute import evaluated
 from posttrain.pipeline.params.params_file import read

@@ -9,7 +9,15 @@ import pytest
 
 from posttrain.errors import DataError
 from posttrain.pipeline.compare import experiments as module
-from posttrain.pipeline.compare.experiments import Experiment, commit, experiments, fetch, named, settings_of
+from posttrain.pipeline.compare.experiments import (
+    Experiment,
+    commit,
+    experiments,
+    fetch,
+    named,
+    settings_of,
+    unfinished,
+)
 
 LR = "online: {runs: {grpo: {lr: LR}}}\nevaluate: {policies: {grpo: online/grpo}}\n"
 
@@ -53,6 +61,13 @@ def test_experiments_are_listed_by_name(repository: str) -> None:
     assert sorted(one.name for one in named("lr", [*found, old])) == ["lr-2", "lr-3"], "those on HEAD"
     later = Experiment("lr-6", "c", "third", 9)
     assert named("lr", [old, later]) == [later]
+
+
+def test_experiments_that_failed_are_known_by_their_logs(tmp_path: Path) -> None:
+    (tmp_path / ".sweeps").mkdir()
+    for name in ("lr-2.log", "lr-9.log", "lr-9.json", "other-1.log", "lr.lock"):
+        (tmp_path / ".sweeps" / name).touch()
+    assert unfinished("lr", experiments()) == ["lr-9"] and unfinished("none", experiments()) == []
 
 
 def test_a_commit_is_an_experiment_on_itself(repository: str) -> None:

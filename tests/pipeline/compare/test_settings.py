@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,17 @@ import pytest
 
 from posttrain.pipeline.compare import settings as module
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy
+from posttrain.pipeline.compare.factors import factors
 from posttrain.pipeline.compare.settings import (
     Setting,
-    differing,
+    by_code,
+    distinct,
+    flat_settings,
     grouped,
-    is_seed,
     mean_score,
     meaning,
     meaning_of,
+    seed_of,
 )
 
 FLAT = {
@@ -34,12 +38,6 @@ def trained(name: str, value: float = 0.5, **more: Any) -> EvaluatedPolicy:
         "scores_P": np.array([value, value, 1.0]),
     }  # fmt: skip
     return EvaluatedPolicy(name, **{**given, **more})
-
-
-def test_keys_that_differ() -> None:
-    assert is_seed("a.seed") is True and is_seed("seed") is True and is_seed("seeds") is False
-    assert differing([{"a": "1", "b": "1", "seed": "1"}, {"a": "1", "b": "2", "seed": "2", "c": "3"}]) == ["b", "c"]
-    assert differing([{"a": "1"}]) == []
 
 
 def test_what_changes_the_meaning_of_a_score() -> None:
@@ -73,7 +71,7 @@ def test_experiments_are_named_by_what_they_vary() -> None:
         )
 
     found, _ = grouped([trial("0.1"), trial("0.2")])
-    assert [(one.label, dict(one.varied)) for one in found] == [("lr=0.1", {"lr": "0.1"}), ("lr=0.2", {"lr": "0.2"})]
+    assert [(one.label, dict(one.varied)) for one in found] == [("lr 0.1", {"lr": "0.1"}), ("lr 0.2", {"lr": "0.2"})]
 
 
 def test_means_and_intervals() -> None:
@@ -91,11 +89,13 @@ def test_names_are_shortened_unless_taken() -> None:
     pair = Setting("a_s1 + a_s2", [], ("a_s1", "a_s2"))
     assert [one.label for one in module._shortened([pair])] == ["a"]
     assert [one.label for one in module._shortened([pair, Setting("a", [], ("a",))])] == ["a_s1 + a_s2", "a"]
-    assert module._label(["lr"], ["0.1"], [trained("a")]) == "lr=0.1"
-    assert module._label(["policy"], ["x"], [trained("a"), trained("b")]) == "a + b"
-    assert module._label(["k" * 80], ["1"], [trained("a")]) == "a"
-    assert module._varied(["lr", "x"], ["0.1", None], [trained("a")]) == {"lr": "0.1", "x": "default"}
-    assert module._varied(["policy"], ["x"], [trained("a")]) == {}
+    (lr,) = factors([{"online.runs.a.lr": "0.1"}, {}])
+    assert module._label([lr], [trained("a")]) == "lr 0.1" and module._varied([lr], trained("a")) == {"lr": "0.1"}
+    assert module._varied([lr], trained("a", settings={})) == {"lr": "default"}
+    assert module._label([], [trained("a"), trained("b")]) == "a + b" and module._varied([], trained("a")) == {}
+    long = replace(lr, short="k" * 80)
+    assert module._label([long], [trained("a")]) == "a"
+    assert module._label([long], [trained("a"), trained("n" * 90)]).startswith("kkk"), "shorter than the names"
 
 
 def test_settings_of_runs() -> None:
@@ -107,7 +107,7 @@ def test_settings_of_runs() -> None:
         "sft.runs.main.seed": "2",
     }
     policy, other = trained("a", settings=flat), trained("b")
-    assert module._compared(policy, [policy]) == flat
+    assert module._compared(policy, [policy]) == flat == flat_settings([policy])[0]
     assert module._compared(policy, [policy, other]) == {
         "policy": "online.runs", "lr": "0.1", "seed": "1", "start": "sft of {'lr': '1'}",
     }  # fmt: skip
@@ -119,8 +119,25 @@ def test_equal_trainings() -> None:
     a, b = trained("a", 0.1), trained("b", 0.2)
     assert module._is_same(a, trained("c", 0.1)) is True and module._is_same(a, b) is False
     same = [trained(name, value, trained="digest") for name, value in (("a", 0.1), ("b", 0.2))]
-    assert module._is_same(*same) is True and module._distinct(same) == same[:1]
-    assert [one.name for one in module._distinct([a, b, trained("c", 0.1)])] == ["a", "b"]
+    assert module._is_same(*same) is True and distinct(same) == same[:1]
+    assert [one.name for one in distinct([a, b, trained("c", 0.1)])] == ["a", "b"]
     coded = [trained("a", 0.1, code={"x": "1"}), trained("b", 0.2, code={"x": "2"})]
-    suffixes = [suffix for _, _, suffix in module._by_code({("v",): coded})]
-    assert suffixes == [" (code of a)", " (code of b)"]
+    suffixes = [suffix for _, suffix in module._by_code([coded])]
+    assert suffixes == [" (code of a)", " (code of b)"] and by_code(coded) == [coded[:1], coded[1:]]
+
+
+def test_the_seeds_behind_a_training() -> None:
+    def run(name: str, seed: str, start: str) -> EvaluatedPolicy:
+        flat = {f"online.runs.{name}.seed": seed, f"online.runs.{name}.start": f"sft/{start}", "seed": "0",
+                "sft.runs.one.seed": "5", "sft.runs.one.start": "base/tiny", "sft.runs.two.lr": "1"}  # fmt: skip
+        return trained(name, settings=flat)
+
+    runs = [run("a", "1", "one"), run("b", "2", "two")]
+    assert [seed_of(one, runs) for one in runs] == ["1/5", "2"]
+    bare = trained("c", settings={"seed": "3"})
+    assert seed_of(bare, [bare, *runs]) == "3"
+    keys = ("online.runs.a.seed", "data.tasks.t.seed", "evaluate.settings.seed")
+    trials = [
+        trained(f"t{n}", policy="a", settings=dict(zip(keys, (str(n), "0", str(n)), strict=True))) for n in (1, 2)
+    ]
+    assert [seed_of(one, trials) for one in trials] == ["1", "2"], "an evaluation's seed trains nothing"

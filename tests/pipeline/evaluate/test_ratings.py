@@ -232,6 +232,28 @@ def test_a_verdict_that_changes_with_the_order_is_a_tie(endpoint: Endpoint) -> N
     endpoint.does(then="say Verdict: A")
     found = rate(f"{{policies: [one, five], {JUDGE.format(url=endpoint.url)}}}")
     assert found["pairs"][0]["win"] == 0.5 and found["rating_one"] == found["rating_five"] == 0.0
+    assert (found["first_slot"], found["order_decided"], found["pairs"][0]["ties"]) == (1.0, 1.0, 1.0)
+
+
+def test_a_judge_that_reads_no_order_has_no_first_slot_bias(endpoint: Endpoint) -> None:  # noqa: F811
+    endpoint.does(then="rule")
+    found = rate(f"{{policies: [one, five], {JUDGE.format(url=endpoint.url)}}}")
+    assert (found["first_slot"], found["first_slot_low"], found["order_decided"]) == (0.5, 0.5, 0.0)
+    assert found["circles"] == [] and found["pairs"][0]["ties"] == 0.0
+    assert matches().columns[-1] == "status", "the table stays as it was"
+
+
+def test_policies_that_beat_each_other_in_a_circle_are_named() -> None:
+    """Rock, paper, scissors: on each prompt one of three is right, a second one scores half, and they take turns."""
+    for nth, label in enumerate(("one", "two", "three")):
+        found = rows(label, 0.5)
+        for row in found:
+            turn = (int(row["prompt_id"], 16) + nth) % 3
+            row["reward"] = (1.0, 0.5, 0.0)[turn]
+        put(label, found)
+    found = rate("{policies: [one, two, three]}")
+    assert found["circles"] == [{"policies": ["one", "two", "three"], "clear": True}]
+    assert "first_slot" not in found and max(abs(row["rating"]) for row in found["policies"]) < 1e-6
 
 
 def test_a_completion_that_was_cut_off_loses_and_two_are_a_tie(endpoint: Endpoint) -> None:  # noqa: F811

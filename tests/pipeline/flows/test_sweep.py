@@ -64,12 +64,13 @@ def test_experiments_are_run_and_compared(small: Project) -> None:
         "a killed experiment resumes from the workspace's checkpoints"
     )
     found = compared(small)
-    assert [one["label"] for one in found["settings"]] == ["kl.beta=0.02", "kl.beta=0.5"]
+    assert [one["label"] for one in found["settings"]] == ["beta 0.02", "beta 0.5"]
     command = [sys.executable, "-m", "posttrain", "compare", "kl", "--to", "kl.html"]
     subprocess.run(command, cwd=small.root, env=small.env, check=True, capture_output=True)
     page = (small.root / "kl.html").read_text()
     assert {"kl.beta", "seeds"} <= {*re.findall(r"<th[^>]*>([^<]*)<", page)}, "what varies has a column"
-    assert sorted(re.findall(r'<th scope="row"[^>]*>([^<]*)<', page)) == ["0.02", "0.5"]
+    assert sorted(re.findall(r'<th scope="row"[^>]*>([^<]*)<', page)) == ["0.02", "0.5", "online.runs.a.kl.beta"]
+    assert "Which setting mattered" in (small.root / ".sweeps/kl.html").read_text(), "the sweep wrote it too"
     assert "<script" not in page and "cannot tell" in page
     assert found["held_out"][0]["verdict"].startswith("cannot tell of the settings (one seed)")
 
@@ -113,7 +114,7 @@ def test_a_killed_sweep_goes_on_and_is_compared(small: Project) -> None:
     assert 0 < times["online"] < 60
 
     found = compared(small)
-    assert [(one["label"], one["seeds"]) for one in found["settings"]] == [("kl.beta=0.02", 2), ("kl.beta=0.5", 2)]
+    assert [(one["label"], one["seeds"]) for one in found["settings"]] == [("beta 0.02", 2), ("beta 0.5", 2)]
     assert found["held_out"][0]["mean"] == pytest.approx(0.6, abs=0.15)
     assert found["training"]["steps"]["amount"] == 40
 

@@ -8,6 +8,11 @@ from pathlib import Path
 
 from posttrain.pipeline.commands.compare import _typed, run
 from posttrain.pipeline.commands.line import parser
+from posttrain.pipeline.compare.comparison import compare
+from posttrain.pipeline.compare.importance import importance
+from posttrain.pipeline.compare.planned import planned
+from posttrain.pipeline.report.comparison_page import comparison_page
+from tests.pipeline.compare.trained import study
 from tests.workspace import ROOT
 
 
@@ -28,3 +33,19 @@ def test_the_page_names_the_command_and_the_score_that_it_shows(finished: Path) 
 def test_the_options_of_a_sweep_are_named() -> None:
     typed = "compare kl --policy grpo --table facts/prompts"
     assert _typed(parser("compare").parse_args([*typed.split(), "--to", "page.html"])) == typed
+
+
+def test_planned_questions_are_above_the_table_and_what_mattered_below() -> None:
+    found, answers = compare(study()), planned(study(), ["kl"])
+    page = comparison_page(found, "compare s --factor kl", "sampled", None, None, answers, importance(study()))
+    headings = re.findall(r"<h[12]>([^<]*)</h[12]>", page)
+    assert headings == ["compare s --factor kl", "Planned questions", "All settings", "Which setting mattered"]
+    assert "kl beta 0.04 minus kl none" in page and "kl none is better" in page
+    cells = [
+        re.findall(r"<td[^>]*>([^<]*)<", row) for row in page.split("<tr")[1:] if "online.runs.grpo.algorithm" in row
+    ]
+    assert cells[-1][0] == "3" and cells[-1][1].endswith("%") and cells[-1][3] == "it mattered"
+    titles = re.findall(r"<th[^>]*columnheader[^>]*>([^<]*)<", page)
+    assert {"algorithm", "kl"} <= set(titles) and "kl.beta" not in titles, "a column for each factor"
+    plain = comparison_page(found, "compare s", "sampled", None)
+    assert "Planned questions" not in plain and "Which setting mattered" not in plain

@@ -11,10 +11,11 @@ from posttrain.errors import DataError, ParamsError, PipelineError
 from posttrain.evaluate.intervals import SEED, interval
 from posttrain.pipeline.commands.push.adapter import push_note
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, check_same_prompts
+from posttrain.pipeline.compare.factors import differing
 from posttrain.pipeline.compare.guards import falls, guarded, untested, without_value
 from posttrain.pipeline.compare.paired import tested, with_scores
 from posttrain.pipeline.compare.selection import select
-from posttrain.pipeline.compare.settings import Setting, differing, meaning
+from posttrain.pipeline.compare.settings import Setting, meaning
 from posttrain.pipeline.lineage.kept_inputs import require_kept
 from posttrain.pipeline.lineage.lineage import Lineage
 from posttrain.pipeline.lock.code_manifest import CODE

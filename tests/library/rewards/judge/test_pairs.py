@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from posttrain.rewards.judge.pairs import Duel, duels_of, won
+from posttrain.rewards.judge.pairs import Duel, duels_of, first_slot, won
 from posttrain.rollout import Prompt, Rollout, Score
 from tests.library.models.tiny import rollout_of
 
@@ -27,3 +27,10 @@ def test_won_asks_both_orders() -> None:
     assert [won([1.0, 0.0]), won([0.0, 1.0]), won([1.0, 1.0]), won([])] == [1.0, 0.0, 0.5, 0.5]
     failed = Score(0.0, "timeout", "late")
     assert won([1.0, failed]) == failed
+
+
+def test_how_often_the_first_slot_won() -> None:
+    assert [first_slot([1.0, 0.0]), first_slot([1.0, 1.0]), first_slot([0.0, 0.0]), first_slot([0.5, 1.0])] == [
+        0.5, 1.0, 0.0, 0.75,
+    ]  # fmt: skip
+    assert first_slot([]) is None and first_slot([1.0, Score(0.0, "timeout")]) is None

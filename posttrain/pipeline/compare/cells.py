@@ -1,0 +1,90 @@
+"""Cells: trainings by their other settings and seed, so that two levels of a factor can be paired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from posttrain.pipeline.compare.evaluated import EvaluatedPolicy
+from posttrain.pipeline.compare.factors import Factor, Flat, Level, factors
+from posttrain.pipeline.compare.notes import readable
+from posttrain.pipeline.compare.settings import by_code, distinct, flat_settings, grouped, seed_of
+
+Context = tuple[str | None, ...]
+"""The values of all other settings that vary, and the version of the code."""
+Cells = dict[tuple[Context, str], EvaluatedPolicy]
+"""Other settings and seed -> the training."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A training of a sweep whose results cannot be compared."""
+
+    name: str
+    settings: Flat
+    why: str
+
+
+class Trainings:
+    """The trainings that can be compared, with what varies between them and those left out."""
+
+    def __init__(self, found: Sequence[EvaluatedPolicy], left_out: Sequence[LeftOut] = ()) -> None:
+        kept, self.notes = readable(grouped(found)[0])
+        names = {name for setting in kept for name in setting.names}
+        self.found = [policy for policy in found if policy.name in names]
+        self.flats: list[Flat] = [*flat_settings(found), *(one.settings for one in left_out)]
+        self.factors = factors(self.flats)
+        self.own = [flat for policy, flat in zip(found, self.flats, strict=False) if policy.name in names]
+        code = {id(policy): str(nth) for nth, part in enumerate(by_code(self.found)) for policy in part}
+        self._code = [code[id(policy)] for policy in self.found]
+        self._seeds = [seed_of(policy, found) for policy in self.found]
+
+    def cells(self, factor: Factor, level: Level) -> tuple[Cells, list[str]]:
+        """Return the trainings of a level by their other settings and seed, and a note for each that does not count.
+
+        Equal weights count once, as another seed that trains the same shows no variance.
+        """
+        keys = self._other_keys(factor)
+        alike: dict[Context, list[tuple[str, EvaluatedPolicy]]] = {}
+        for policy, flat, code, seed in zip(self.found, self.own, self._code, self._seeds, strict=True):
+            if factor.level(flat) == level:
+                alike.setdefault((*map(flat.get, keys), code), []).append((seed, policy))
+        cells: Cells = {}
+        notes = []
+        for context, trained in alike.items():
+            counted = {policy.name for policy in distinct([policy for _, policy in trained])}
+            for seed, policy in trained:
+                if policy.name in counted and (context, seed) not in cells:
+                    cells[context, seed] = policy
+                else:
+                    why = "repeats a seed" if policy.name in counted else "has the weights of another training"
+                    notes.append(f"{policy.name} does not count: it {why} in the same setting")
+        return cells, notes
+
+    def cell_label(self, cell: tuple[Context, str], factor: Factor) -> str:
+        """Return a cell as text: the other settings that vary, and the seed."""
+        context, seed = cell
+        flat = {key: value for key, value in zip(self._other_keys(factor), context, strict=False) if value is not None}
+        others = [one.label(one.level(flat)) for one in self.factors if one.keys[0] not in factor.keys]
+        return ", ".join([*others, f"seed {seed}"])
+
+    def why_apart(self, factor: Factor, level: Level, base: Level) -> str:
+        """Return why two levels share no cell."""
+        mine, theirs = self.cells(factor, level)[0], self.cells(factor, base)[0]
+        for side, cells in ((level, mine), (base, theirs)):
+            if not cells:
+                return f"no training of {factor.label(side)} can be compared"
+        contexts = [{context for context, _ in cells} for cells in (mine, theirs)]
+        if contexts[0] & contexts[1]:
+            return "no seed is on both sides"
+        if {context[:-1] for context in contexts[0]} & {context[:-1] for context in contexts[1]}:
+            return "the two were trained with different code"
+        sides = [[flat for flat in self.flats if factor.level(flat) == side] for side in (level, base)]
+        others = [one for one in self.factors if one.keys[0] not in factor.keys]
+        along = [one.short for one in others if not set(one.levels(sides[0])) & set(one.levels(sides[1]))]
+        if along:
+            return f"{' and '.join([factor.short, *along])} vary together, so no difference is of {factor.short} alone"
+        return f"no two trainings differ in {factor.short} alone"
+
+    def _other_keys(self, factor: Factor) -> list[str]:
+        return [key for one in self.factors for key in one.keys if key not in factor.keys]

@@ -1,0 +1,58 @@
+"""Notes for the reader of a comparison: what makes the compared policies less alike than they look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from posttrain.pipeline.compare.belonging import unlike
+from posttrain.pipeline.compare.evaluated import EvaluatedPolicy
+from posttrain.pipeline.compare.factors import differing
+from posttrain.pipeline.compare.settings import Setting, meaning
+
+MOST = 4
+"""The most names in a note."""
+MEASURING = tuple(f"{kind}: " for kind in ("completions", "completions_runs", "evaluate", "evaluate_runs"))
+"""How code is listed that belongs to the evaluation, not to a training."""
+
+
+def unlike_notes(found: Sequence[EvaluatedPolicy]) -> list[str]:
+    """Return notes about other evaluations, other code, and runs without a record."""
+    keys = differing([meaning(policy) for policy in found])
+    measured = [f"evaluated with different {', '.join(keys)}: the scores mean different things"] * bool(keys)
+    return [*measured, *_other_code(found), *_unverified(found)]
+
+
+def readable(settings: Sequence[Setting]) -> tuple[list[Setting], list[str]]:
+    """Return the settings with readable answers, if any setting has them, and a note for each of the others."""
+    unread = [setting for setting in settings if not any(policy.parsed for policy in setting.trained)]
+    if len(unread) < len(settings):
+        settings = [setting for setting in settings if setting not in unread]
+    notes = [
+        f"{setting.label}: not compared, as none of its completions has an answer that can be read"
+        for setting in unread
+    ]
+    return list(settings), notes
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    return f"{', '.join(names[:MOST])}{f' and {len(names) - MOST} more' * (len(names) > MOST)}"
+
+
+def _other_code(found: Sequence[EvaluatedPolicy]) -> list[str]:
+    """Return notes about code of which the compared policies, or the runs behind them, used different versions."""
+    files = unlike([policy.code for policy in found])
+    measuring = [file for file in files if file.startswith(MEASURING)]
+    notes = [f"evaluated with different code ({listed(measuring)}): the scores mean different things"] * bool(measuring)
+    training = [file for file in files if file not in measuring]
+    return [*notes, *[f"trained with different code ({listed(training)})"] * bool(training)]
+
+
+def _unverified(found: Sequence[EvaluatedPolicy]) -> list[str]:
+    """Return a note for each policy with a run that has no record."""
+    fetch = "`dvc fetch --all-commits` gets the records"
+    return [
+        f"{policy.name}: not verified, as {listed(policy.unverified)} has no record here ({fetch})"
+        for policy in found
+        if policy.unverified
+    ]

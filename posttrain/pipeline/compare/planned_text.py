@@ -1,0 +1,78 @@
+"""The answers to planned questions as text, as plain data and as rows of a page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from posttrain.measure.text_table import text_table
+from posttrain.pipeline.compare.paired import Score
+from posttrain.pipeline.compare.planned import Planned, Question
+from posttrain.pipeline.compare.text import score_title
+
+TITLES = ("question", "difference", "interval", "p", "verdict", "seeds", "pairs")
+
+
+def planned_text(found: Planned, score: Score, named: str | None = None) -> str:
+    """Return the answers for the terminal. `named`: the compared metric."""
+    metric = score_title(score, named)
+    parts = [f"{metric} on the same {found.prompts} held-out prompts, {found.trainings} trainings"]
+    parts += [f"note: {note}" for note in found.notes]
+    parts += ["\n".join([about, *text_table([TITLES, *rows], left=(0, 4))]) for about, rows in tables(found, metric)]
+    return "\n\n".join(parts)
+
+
+def tables(found: Planned, metric: str) -> list[tuple[str, list[list[str]]]]:
+    """Return up to three tables, each with what it is: questions over several seeds, of one seed, without an answer."""
+    several = [one for one in found.questions if one.finding is not None and one.finding.over_seeds]
+    single = [one for one in found.questions if one.finding is not None and not one.finding.over_seeds]
+    unknown = [one for one in found.questions if one.finding is None]
+    how = "averaged over all other settings; trainings are paired by seed and other settings, on the same prompts"
+    tests = f"{len(several)} planned question{'s' * (len(several) != 1)} (Holm)"
+    heads = (
+        (f"{metric}, {how}. Intervals over prompts and seeds, corrected for {tests}", several),
+        (f"{metric}, {how}. One seed: intervals over prompts, about these trainings alone, without correction", single),
+        ("No answer", unknown),
+    )
+    return [(head, [_row(one) for one in questions]) for head, questions in heads if questions]
+
+
+def _row(question: Question) -> list[str]:
+    finding = question.finding
+    if finding is None:
+        return [question.text, "-", "-", "-", question.verdict, "0", "0"]
+    interval = f"[{finding.low:+.3f}, {finding.high:+.3f}]"
+    counts = [str(question.seeds), str(question.pairs)]
+    return [question.text, f"{finding.mean:+.3f}", interval, p_text(finding.p_value), question.verdict, *counts]
+
+
+def p_text(p_value: float) -> str:
+    """Return a p as text."""
+    return f"{p_value:.3f}" if p_value >= 0.001 else "<.001"
+
+
+def planned_data(found: Planned) -> dict[str, Any]:
+    """Return the same as plain data."""
+    return {
+        "prompts": found.prompts,
+        "trainings": found.trainings,
+        "questions": [_question_data(one) for one in found.questions],
+        "notes": found.notes,
+    }
+
+
+def _question_data(question: Question) -> dict[str, Any]:
+    measured: dict[str, Any] = asdict(question.finding) if question.finding else {}
+    return {
+        "question": question.text,
+        "factor": question.factor,
+        "level": question.level,
+        "against": question.against,
+        **measured,
+        "corrected": bool(question.finding and question.finding.over_seeds),
+        "seeds": question.seeds,
+        "pairs": question.pairs,
+        "replicates": question.replicates,
+        "must_not_fall": [asdict(fall) for fall in question.falls],
+        "verdict": question.verdict,
+    }
