@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 
 from flows import notify
 from flows.alerts import EVENTS
-from flows.server import login
+from flows.server import KEEP, login
 from tests.pipeline.flows.project import Project
 from tests.pipeline.flows.small import BETA, commit
 from tests.pipeline.flows.test_deploy import started, wait_for
@@ -26,6 +27,7 @@ from tests.pipeline.flows.webhook import Webhook
 from tests.workspace import ROOT
 
 pytestmark = pytest.mark.slow
+PORT = "45123"
 SERVE = ("-m", "flows.deploy", "serve")
 
 
@@ -36,7 +38,7 @@ def asked(project: Project, name: str) -> dict[str, Any]:
 def until(done: Callable[[], Any], log: Path, seconds: float = 240) -> Any:
     end = time.monotonic() + seconds
     while not (found := done()):
-        assert time.monotonic() < end, log.read_text()[-4000:]
+        assert time.monotonic() < end, log.read_text()[-4000:] if log.is_file() else "it did not happen"
         time.sleep(0.5)
     return found
 
@@ -78,6 +80,8 @@ def test_settings_on_a_schedule_are_an_experiment_that_runs_once(small: Project,
         assert first["parameters"]["set"] == {BETA: 0.5} and "have run: 1" in first["state"]["message"]
         second = wait_for(small, "strict-one", log, auto_scheduled=True, state_name="Cached")
         assert "nothing to do: strict_one-beta0.5-" in second["state"]["message"]
+        (made,) = small.api("deployments/filter", **asked(small, "strict-one"))
+        small.api(f"deployments/{made['id']}/pause_deployment")  # its next runs would come first
         other = run_now(small, "strict-one", log, set={BETA: 0.02})
         assert other["state_type"] == "COMPLETED", other["state"]
         for wrong, said in (
@@ -199,6 +203,15 @@ def test_prefect_itself_tells_failures_and_missed_schedules(small: Project, webh
     assert "Late" in EVENTS
 
 
+def own_server(small: Project, env: dict[str, str]) -> tuple[subprocess.Popen[str], Project]:
+    """Start the project's own server on a fixed port. Return it, and the project as one that uses it."""
+    words = [sys.executable, "-m", "flows.server", "--port", PORT]
+    server = subprocess.Popen(words, cwd=small.root, env=env, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None and f":{PORT}" in server.stdout.readline()
+    there = {"PREFECT_API_URL": f"http://127.0.0.1:{PORT}/api"}
+    return server, Project(small.root, {**env, **there, "PREFECT_API_AUTH_STRING": login(small.root / ".prefect")})
+
+
 def test_a_server_that_was_killed_goes_on_with_the_schedule(small: Project, tmp_path: Path) -> None:
     log, env = tmp_path / "serve.log", dict(small.env)
     for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
@@ -222,7 +235,7 @@ def test_a_server_that_was_killed_goes_on_with_the_schedule(small: Project, tmp_
             os.kill(server.pid, signal.SIGKILL)
             server.wait()
             time.sleep(45)  # a run is missed
-            server = start()
+            server, _ = own_server(small, env)
             again = until(
                 lambda: [
                     run
@@ -235,4 +248,18 @@ def test_a_server_that_was_killed_goes_on_with_the_schedule(small: Project, tmp_
     finally:
         server.kill()
         server.wait()
-        shutil.rmtree(home, ignore_errors=True)
+
+
+def test_old_runs_leave_the_server(small: Project, tmp_path: Path) -> None:
+    env = {name: value for name, value in small.env.items() if not name.startswith("PREFECT_API_")}
+    server, mine = own_server(small, {**env, KEEP: "2", "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "5"})
+    try:
+        flow = mine.api("flows/", name="pipeline")
+        for name in ("old", "new"):
+            mine.api("flow_runs/", flow_id=flow["id"], name=name, state={"type": "COMPLETED", "name": "Completed"})
+        with closing(sqlite3.connect(small.root / ".prefect/prefect.db", timeout=60)) as database, database:
+            database.execute("update flow_run set end_time = '2020-01-01 00:00:00.000000' where name = 'old'")
+        until(lambda: [run["name"] for run in mine.api("flow_runs/filter")] == ["new"], tmp_path)
+    finally:
+        server.kill()
+        server.wait()
