@@ -11,12 +11,14 @@ from posttrain.extras import PIPELINE, need_or_exit
 need_or_exit(PIPELINE)
 
 from posttrain.errors import ParamsError  # noqa: E402
+from posttrain.late_imports import import_late  # noqa: E402
 from posttrain.numerics import set_numerics  # noqa: E402
 from posttrain.pipeline.lock.inputs import watch_code  # noqa: E402  starts the clock of posttrain.measure.phases too
 from posttrain.pipeline.processes.children import follow  # noqa: E402
 
 watch_code()  # before the rest of the library is imported
 follow()
+import_late()  # before torch and transformers are imported
 
 # Imports create a million objects that are never freed; checking them at every collection costs a second.
 gc.set_threshold(200_000, 20, 100)
