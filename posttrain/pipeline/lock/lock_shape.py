@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
+from posttrain.pipeline.params.parsed import parsed_once
 
 FIX: Final = "Run `posttrain repair merge` after a merge conflict, else `posttrain repair`"
 
 
 def lock_stages(text: bytes | str, where: str) -> dict[str, dict[str, Any]]:
     """Return the entries of a dvc.lock by stage."""
-    stages = _read(text, where, FIX).get("stages") or {}
+    stages = parsed_once(text, Path(where).name, lambda: _read(text, where, FIX)).get("stages") or {}
     if not isinstance(stages, dict):
         raise _odd("stages", stages, where, FIX)
     for name, entry in stages.items():
