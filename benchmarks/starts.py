@@ -14,7 +14,6 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,7 +117,12 @@ def page(here: Mapping[str, Sequence[Phases]], there: Mapping[str, Sequence[Phas
     kinds = [*PHASES, "start", "whole"]
     ours, theirs = medians(here), medians(there)
     lines = [f"Machine: {machine()}; {versions('torch', 'transformers', 'polars', 'dvc')}.", ""]
-    lines += ["CPU seconds here / there (median).", "", f"| stage | {' | '.join(kinds)} |", f"|---|{'---:|' * len(kinds)}"]
+    lines += [
+        "CPU seconds here / there (median).",
+        "",
+        f"| stage | {' | '.join(kinds)} |",
+        f"|---|{'---:|' * len(kinds)}",
+    ]
     for stage in dict.fromkeys([*ours, *theirs]):
         cells = (" / ".join(_cell(side.get(stage), kind) for side in (ours, theirs)) for kind in kinds)
         lines.append(f"| {stage} | {' | '.join(cells)} |")
@@ -144,4 +148,4 @@ def _cell(phases: Phases | None, kind: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

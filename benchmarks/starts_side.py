@@ -13,12 +13,13 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 PROCESS = ("posttrain.pipeline.processes.stage", "posttrain.processes.stage")
 """Where stages are run; the second is the place until November 2026."""
 marks: dict[str, float] = {"late imports": 0.0}
-"""The CPU second at which the imports end, the work begins and the work ends; and the seconds of imports in the work."""
+"""CPU seconds: when imports end, when the work begins and ends; and what imports take during the work."""
 
 
 def main(file: str, stage: str, *arguments: str) -> None:
@@ -35,9 +36,8 @@ def main(file: str, stage: str, *arguments: str) -> None:
     end = process.left
 
     def ended(name: str) -> str:
-        line = end(name)
-        with open(file, "w", encoding="utf-8") as out:
-            json.dump(marks, out)
+        line: str = end(name)
+        Path(file).write_text(json.dumps(marks), encoding="utf-8")
         return line
 
     process.left = ended
@@ -66,21 +66,23 @@ def before(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
     return noted
 
 
-inner = False
+inner: list[str] = []
+"""The import that is being counted."""
 
 
 def counted(load: Callable[..., Any]) -> Callable[..., Any]:
     """Return an import function that counts the seconds of outermost imports during the work."""
 
     def importing(*arguments: Any, **options: Any) -> Any:
-        global inner
         if inner or "before" not in marks or "work" in marks:
             return load(*arguments, **options)
-        inner, began = True, time.process_time()
+        inner.append("")
+        began = time.process_time()
         try:
             return load(*arguments, **options)
         finally:
-            inner = False
+            inner: list[str] = []
+"""The import that is being counted."""
             marks["late imports"] += time.process_time() - began
 
     return importing

@@ -47,6 +47,7 @@ UNCOUNTED: Final = (
     "posttrain.settings.trl_names",
     "posttrain.settings.user_code",
     "posttrain.pipeline.lock",
+    "posttrain.pipeline.params.parsed",
     "posttrain.pipeline.processes.agreement",
     "posttrain.pipeline.processes.children",
     "posttrain.pipeline.processes.elsewhere",
@@ -54,7 +55,8 @@ UNCOUNTED: Final = (
     "posttrain.pipeline.processes.notes",
     "posttrain.pipeline.processes.schedulers",
 )
-"""Modules that no result depends on. They measure, start processes, find rows, or explain what is out of date."""
+"""Modules that no result depends on. They measure, start processes, find rows, keep what was parsed, or explain what is
+out of date."""
 PACKAGES: Final = {
     "datasets": ("datasets", "pyarrow"),
     "jinja2": ("jinja2",),
