@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from posttrain.late_imports import check_not_alone
 from posttrain.measure.terminal import finish_streams
 
 PATIENCE = timedelta(hours=2)
@@ -41,6 +42,7 @@ def is_rank_zero() -> bool:
 
 def connect(number: int, size: int, meeting: str, device: torch.device | str = "cpu") -> None:
     """Connect to the other processes of the run."""
+    check_not_alone()
     backend = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=meeting, rank=number, world_size=size, timeout=PATIENCE)
 

@@ -206,12 +206,15 @@ def repeatable() -> Iterator[None]:
 @contextmanager
 def unsorted() -> Iterator[None]:
     """Write to distinct places with one kernel. torch's deterministic form would sort them first."""
-    strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    if not torch.are_deterministic_algorithms_enabled():  # torch's switch would import its compiler
+        yield
+        return
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(mode=False)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(strict, warn_only=warns)
+        torch.use_deterministic_algorithms(mode=True, warn_only=warns)
 
 
 def free_bytes(device: torch.device) -> float:

@@ -103,8 +103,8 @@ def kernel() -> Callable[..., Any] | None:
 
 def takes_pages(head: Tensor) -> bool:
     """Return whether the kernel supports such heads, with keys and values in pages."""
-    found = kernel()
-    return in_segments(head, head) and found is not None and "block_table" in signature(found).parameters
+    found = kernel() if in_segments(head, head) else None
+    return found is not None and "block_table" in signature(found).parameters
 
 
 def attend_segments(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from fnmatch import fnmatch
 from functools import partial
@@ -106,12 +106,13 @@ def _missing_files(settings: Settings) -> Iterator[str]:
 
 def _high_rates(settings: Settings) -> Iterator[str]:
     """Yield a note for each run of an imported model whose learning rate is far above the default."""
+    runs = model_runs(settings)
     for stage in STAGES:
         for name in group_of(settings, stage.group) if stage.makes == "model" else ():
             params = load_settings(stage.group, name)
             if not isinstance(params, TrainingParams) or params.optimizer.lr is None:
                 continue
-            if not _is_imported(str(getattr(params, "start", "")), settings):
+            if not _is_imported(str(getattr(params, "start", "")), settings, runs):
                 continue
             try:
                 size = size_of_run(stage.group, name, settings)
@@ -124,10 +125,10 @@ def _high_rates(settings: Settings) -> Iterator[str]:
                 yield f"note: {stage.group}.{name}.optimizer.lr = {params.optimizer.lr:g} is {told}"
 
 
-def _is_imported(model: str, settings: Settings) -> bool:
-    """Return whether a model descends from base.folders or base.hub."""
+def _is_imported(model: str, settings: Settings, runs: Collection[str]) -> bool:
+    """Return whether a model descends from base.folders or base.hub. `runs`: the models that runs make."""
     seen = set[str]()
-    while model in model_runs(settings) and model not in seen:
+    while model in runs and model not in seen:
         seen.add(model)
         group, _, run = section_of(settings, model).rpartition(".")
         if group in ("base.folders", "base.hub"):

@@ -119,22 +119,28 @@ class RunOutputs:
 
         `scores`: it must be a reward model; None: it may be one. `sets`: a set of language models is allowed.
         """
-        if kinds is None:
-            known, noun = self.models, "reward model" if scores else "model"
-            fitting = [model for model in known if self._misfit(model, scores=scores, sets=sets) is None]
-        else:
-            known, noun = self.tables, "table"
-            fitting = [table for table in known if table.partition("/")[2] in kinds]
+        known = self.models if kinds is None else self.tables
+        itself = known.get(name) == where.rpartition(".")[0]
+        if name in known and not itself and self._fits(name, kinds, scores=scores, sets=sets):
+            return
+        noun = "table" if kinds is not None else "reward model" if scores else "model"
+        fitting = [one for one in known if self._fits(one, kinds, scores=scores, sets=sets)]
         wanted = f"{' or '.join(kinds)} {noun}" if kinds else noun
         hint = did_you_mean(name, fitting) or f"Add a run that makes a {wanted}"
         if name not in known:
             removed = self.left & {str(model_path(name)), str(table_path(name).parent)}
             reason = "the run that made it was removed or renamed" if removed else f"no run makes this {noun}"
             yield f"{where} = '{name}': {reason}. {hint}"
-        elif known[name] == where.rpartition(".")[0]:
+        elif itself:
             yield f"{where} = '{name}': a run cannot start from itself. Name another {noun}"
-        elif name not in fitting:
+        else:
             yield f"{where} = '{name}': {self._misfit(name, scores=scores, sets=sets)}. {hint}"
+
+    def _fits(self, name: str, kinds: list[str] | None, *, scores: bool | None, sets: bool) -> bool:
+        """Return whether a slot for these kinds of tables, or for a model, can use this one."""
+        if kinds is not None:
+            return name.partition("/")[2] in kinds
+        return self._misfit(name, scores=scores, sets=sets) is None
 
     def cycles(self, typed: Mapping[str, Any]) -> Iterator[str]:
         """Yield a line for the first cycle of runs that depend on each other."""

@@ -7,6 +7,7 @@ it can run. Comments, unused rows of listed folders, and code that only measures
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -18,7 +19,7 @@ from posttrain.errors import PipelineError
 from posttrain.files import is_outside, write_json
 from posttrain.isolation.library import LIBRARY
 from posttrain.measure.record import PYTHON
-from posttrain.pipeline.by_name import LOADED, place_of
+from posttrain.pipeline.by_name import BASES, LOADED, place_of
 from posttrain.pipeline.by_name import STAGES as STAGES_PACKAGE
 from posttrain.pipeline.lock.code_digest import Outline, Outlines, import_line, is_blank, normalised
 from posttrain.pipeline.lock.package_pin import check_installed
@@ -46,6 +47,7 @@ UNCOUNTED: Final = (
     "posttrain.settings.trl_names",
     "posttrain.settings.user_code",
     "posttrain.pipeline.lock",
+    "posttrain.pipeline.params.parsed",
     "posttrain.pipeline.processes.agreement",
     "posttrain.pipeline.processes.children",
     "posttrain.pipeline.processes.elsewhere",
@@ -53,7 +55,8 @@ UNCOUNTED: Final = (
     "posttrain.pipeline.processes.notes",
     "posttrain.pipeline.processes.schedulers",
 )
-"""Modules that no result depends on. They measure, start processes, find rows, or explain what is out of date."""
+"""Modules that no result depends on. They measure, start processes, find rows, keep what was parsed, or explain what is
+out of date."""
 PACKAGES: Final = {
     "datasets": ("datasets", "pyarrow"),
     "jinja2": ("jinja2",),
@@ -269,12 +272,9 @@ def read_code(path: Path) -> Code | None:
 
 def check_loaded(listed: Collection[str]) -> None:
     """Raise if this process has loaded a library or user file that is not listed."""
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not file or name in PRELOADED or _uncounted(name):
-            continue
-        place = Path(file).resolve()
-        own = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
+    here = Path.cwd()
+    for name, place in _loaded((here, *BASES)):
+        own = place.relative_to(here) if place.is_relative_to(here) else place
         if ours := place_of(place):
             shown = _shown(ours)
             if _uncounted(shown.removesuffix(".py").replace("/", ".")):  # multiprocessing has __main__ by another name
@@ -291,6 +291,23 @@ def check_loaded(listed: Collection[str]) -> None:
             raise PipelineError(
                 what=what, where=shown, fix="Import it by an import statement, or name it in params.yaml"
             )
+
+
+def _loaded(folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """Yield the name and the file, without links, of each counted module that lies in one of these folders.
+
+    A process has thousands of modules, almost all of packages.
+    """
+    within, real = tuple(f"{folder}{os.sep}" for folder in folders), cache(os.path.realpath)
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and name not in PRELOADED and not _uncounted(name):
+            folder, _, last = str(file).rpartition(os.sep)
+            place = f"{real(folder)}{os.sep}{last}"
+            if os.path.islink(place):  # noqa: PTH114 - a Path for each of thousands takes a third of a second
+                place = real(place)
+            if place.startswith(within):
+                yield name, Path(place)
 
 
 def _modules(folder: Path, root: Path) -> dict[str, Path]:

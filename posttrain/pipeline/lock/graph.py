@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,6 +104,15 @@ class Pipeline:
             found[stage.name] = tuple(sorted(names - {stage.name}))
         return found
 
+    @cached_property
+    def downstream(self) -> dict[str, set[str]]:
+        """Stage -> the stages that depend on its outputs."""
+        found: dict[str, set[str]] = {}
+        for name, needed in self.upstream.items():
+            for one in needed:
+                found.setdefault(one, set()).add(name)
+        return found
+
     def behind(self, dep: str) -> Iterator[str]:
         """Yield the stages whose outputs are a dependency, contain it, or lie in it."""
         yield from self._held.get(dep, ())
@@ -123,6 +133,10 @@ class Pipeline:
 
     def order(self) -> list[str]:
         """Return all stages in dependency order; ready stages are ordered by name."""
+        return list(self._order)
+
+    @cached_property
+    def _order(self) -> tuple[str, ...]:
         sorter = TopologicalSorter(self.upstream)
         try:
             sorter.prepare()
@@ -132,10 +146,11 @@ class Pipeline:
         ready: list[str] = []
         order: list[str] = []
         while sorter.is_active():
-            ready = sorted([*ready, *sorter.get_ready()])
-            order.append(name := ready.pop(0))
+            for name in sorter.get_ready():
+                heapq.heappush(ready, name)
+            order.append(name := heapq.heappop(ready))
             sorter.done(name)
-        return order
+        return tuple(order)
 
 
 def value_at(settings: Any, key: str) -> Any:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
+from posttrain.pipeline.params.parsed import parsed_once
 
 FIX: Final = "Run `posttrain repair merge` after a merge conflict, else `posttrain repair`"
 
 
 def lock_stages(text: bytes | str, where: str) -> dict[str, dict[str, Any]]:
     """Return the entries of a dvc.lock by stage."""
-    stages = _read(text, where, FIX).get("stages") or {}
+    stages = lock_data(text, where).get("stages") or {}
     if not isinstance(stages, dict):
         raise _odd("stages", stages, where, FIX)
     for name, entry in stages.items():
@@ -26,6 +27,12 @@ def lock_stages(text: bytes | str, where: str) -> dict[str, dict[str, Any]]:
         if not isinstance(params, Mapping) or not all(isinstance(part, Mapping) for part in params.values()):
             raise _odd(f"stages.{name}.params", params, where, FIX)
     return stages
+
+
+def lock_data(text: bytes | str, where: str) -> dict[str, Any]:
+    """Return the content of a dvc.lock, from an earlier process if one has parsed it."""
+    found: dict[str, Any] = parsed_once(text, Path(where).name, lambda: _read(text, where, FIX))
+    return found
 
 
 def added_files(text: bytes | str, where: str) -> list[dict[str, Any]]:

@@ -48,8 +48,9 @@ class Reasons:
         return Library()
 
     def keep(self) -> None:
-        """Store what was read from the code for the next process."""
+        """Store what was read from the code, and the digests of files, for the next process."""
         self._library.outlines.keep()
+        self._digests.keep()
 
     def of(self, name: str) -> tuple[str, ...]:
         """Return why one stage itself must run, apart from the stages upstream; empty if it need not."""
@@ -65,10 +66,11 @@ class Reasons:
 
     def below(self, name: str) -> list[str]:
         """Return the stages without own reasons that must run because this one must."""
-        stages = {name}
-        for later in self.pipeline.order() if self.changes(name) else ():
-            if stages.intersection(self.pipeline.upstream[later]):
-                stages.add(later)
+        stages, queue = {name}, [name] if self.changes(name) else []
+        while queue:
+            later = self.pipeline.downstream.get(queue.pop(), set()) - stages
+            stages |= later
+            queue += later
         return sorted(stage for stage in stages if not self.of(stage))
 
     def to_run(self, running: Collection[str]) -> list[str]:

@@ -21,6 +21,7 @@ from posttrain.files import user_cache, write_text
 from posttrain.pipeline.by_name import is_sweep
 from posttrain.pipeline.lock.dvc_index import remove_damaged
 from posttrain.pipeline.lock.git import git_or_none
+from posttrain.pipeline.lock.lock_shape import lock_data
 from posttrain.pipeline.workspace import main_root
 
 LOCK = Path("dvc.lock")
@@ -210,14 +211,12 @@ def lock_entries(text: bytes) -> dict[str, dict[str, Any]] | None:
     """Return the entries of a dvc.lock by stage; None if DVC cannot read it."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc_data.hashfile.hash import algorithms_available
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
     from voluptuous import Invalid
 
     try:
-        lock = YAML(typ="safe").load(text)
-        COMPILED_LOCKFILE_SCHEMA(lock)
-    except (YAMLError, UnicodeDecodeError, Invalid):
+        lock = lock_data(text, str(LOCK))
+        COMPILED_LOCKFILE_SCHEMA(lock or None)
+    except (PipelineError, Invalid):
         return None
     entries: dict[str, dict[str, Any]] = lock.get("stages", {})
     files = [file for entry in entries.values() for file in (*entry.get("deps", []), *entry.get("outs", []))]

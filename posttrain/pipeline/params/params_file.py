@@ -25,6 +25,23 @@ def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
     The top-level `seed` is put into the runs that use it.
     """
     data = read_yaml(path)
+    if _LAST and _LAST[0] == str(path) and _is_same(_LAST[1], data):
+        return dict(_LAST[2])
+    found = _sections(dict(data), path)
+    _LAST[:] = str(path), data, found
+    return dict(found)
+
+
+_LAST: list[Any] = []
+"""The path, the parsed file and the sections of the last call: a check asks once per run."""
+
+
+def _is_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Return whether both are the same objects of one parsed file."""
+    return old.keys() == new.keys() and all(old[name] is value for name, value in new.items())
+
+
+def _sections(data: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
     found = data.pop(FORMAT, PARAMS)
     check_format(found, PARAMS, str(path), ParamsError)
     if found < PARAMS:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import ParamsError, shortened
+from posttrain.pipeline.params.parsed import parsed_once
 
 DIRECTIVE: Final = re.compile(r"\ufeff?(?:[ \t]*(?:#.*)?\n)*(%\w+)")
 """Directives that may precede a YAML document, e.g. `%YAML 1.1`. ruamel.yaml raises an IndexError there."""
@@ -48,6 +49,11 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _parsed(text: str, where: str) -> Any:
+    """Return the data of a YAML text, from an earlier process if one has parsed it."""
+    return parsed_once(text, Path(where).name, lambda: _parse(text, where))
+
+
+def _parse(text: str, where: str) -> Any:
     """Return the data of a YAML text. Errors for duplicate keys, syntax errors and huge aliases show the line."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError

@@ -49,8 +49,10 @@ class EvaluationStage(CompletionsStage[E]):
             raise DataError(what="its table is missing", where=str(folder), fix=f"Run `dvc repro {before}`")
         return found
 
-    def text(self) -> ChatText:
-        """Return the policy's tokenizer and template, for rewards that read them."""
+    def text(self) -> ChatText | None:
+        """Return the policy's tokenizer and template, for rewards that read them; None if none does."""
+        if all(term.reward.each for term in self.params.terms.values()):  # functions of a rollout alone
+            return None
         return load_text(self.folder, self.params.date, self.params.template)
 
     def judged(self) -> SampledCompletions:

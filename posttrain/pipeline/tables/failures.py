@@ -1,7 +1,6 @@
 """Violations of a table's schema: each with its row, column, value and fix, and the lines of an error.
 
-pandera imports pandas and is therefore only imported for validation. Commands that validate nothing start a second
-faster.
+pandera is only imported for validation, and without pandas, which polars' tables do not need.
 """
 
 from __future__ import annotations
@@ -15,12 +14,15 @@ import polars as pl
 from posttrain.data.columns import COLUMNS, OPTIONAL, Kind
 from posttrain.data.shown import printable, short_repr
 from posttrain.errors import shortened
+from posttrain.late_imports import without
 from posttrain.settings.params import did_you_mean
 
 if TYPE_CHECKING:
     from pandera.errors import SchemaError
 
 LISTED: Final = 10
+NOT_NEEDED: Final = ("pandas", "hypothesis")
+"""Packages that pandera imports if they are installed. Together they take twice as long as pandera itself."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,17 @@ def row_failures(frame: pl.DataFrame, kind: Kind) -> list[Failure]:
 
 def _errors(frame: Any, kind: Kind, depth: Literal["SCHEMA_ONLY", "SCHEMA_AND_DATA"]) -> list[SchemaError]:
     """Return pandera's errors."""
-    from pandera.config import ValidationDepth, config_context
-    from pandera.errors import SchemaErrors
+    with without(*NOT_NEEDED):
+        from pandera.config import ValidationDepth, config_context
+        from pandera.errors import SchemaErrors
 
-    from posttrain.pipeline.tables.schemas import schema_of
+        from posttrain.pipeline.tables.schemas import schema_of
 
-    with config_context(validation_enabled=True, validation_depth=ValidationDepth[depth]):
-        try:
-            schema_of(kind).validate(frame, lazy=True)
-        except SchemaErrors as errors:
-            return list(errors.schema_errors)
+        with config_context(validation_enabled=True, validation_depth=ValidationDepth[depth]):
+            try:
+                schema_of(kind).validate(frame, lazy=True)  # it imports too
+            except SchemaErrors as errors:
+                return list(errors.schema_errors)
     return []
 
 

@@ -1,0 +1,188 @@
+"""Import large packages without parts that a stage does not use. `stages` installs this before it imports them.
+
+transformers imports torch's distributed tensors and torch's compiler, and lists its 500 families of models twice.
+pandera imports pandas. Together these parts take longer than torch itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+COMPILER: Final = "torch._dynamo"
+FREE: Final = f"{COMPILER}._trace_wrapped_higher_order_op"
+"""The only module of torch's compiler that can be imported without the compiler. transformers imports it."""
+CHOOSES: Final = "transformers.utils.import_utils"
+"""The module by which transformers chooses what to import."""
+
+
+def import_late() -> None:
+    """Install this in a process, once."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+@contextmanager
+def without(*packages: str) -> Iterator[None]:
+    """Import as if these packages were not installed. Those that are imported already stay."""
+    finder = _Without(packages)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def check_not_alone() -> None:
+    """Raise if transformers was imported without its parts for several processes, which this process then needs."""
+    chooses = getattr(sys.modules.get(CHOOSES), "is_torch_distributed_available", None)
+    if isinstance(chooses, _Connected) and chooses.answer is False:
+        raise RuntimeError("transformers was imported before this process connected to the others")
+
+
+class _Without(MetaPathFinder):
+    """Says that packages are not installed, in the words of Python."""
+
+    def __init__(self, packages: Sequence[str]) -> None:
+        self._packages = packages
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:  # noqa: ARG002
+        if name in self._packages:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+
+class _Finder(MetaPathFinder):
+    """Finds torch's compiler as a late module, and changes how transformers chooses its imports."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
+        if name.startswith(f"{COMPILER}.") and name != FREE and isinstance(here := sys.modules.get(COMPILER), Late):
+            here.load()
+        if name not in (COMPILER, CHOOSES):
+            return None
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _ChangedLoader(spec.loader) if name == CHOOSES else _LateLoader(spec.loader)
+        return spec
+
+
+class _LateLoader(Loader):
+    """Creates a module that runs its code on first use."""
+
+    def __init__(self, inner: Loader) -> None:
+        self._inner = inner
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return Late(spec.name, self._inner)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run nothing yet."""
+
+
+class Late(ModuleType):
+    """torch's compiler. It runs its code when something other than its `LIGHT` functions is used."""
+
+    def __init__(self, name: str, loader: Loader) -> None:
+        super().__init__(name)
+        self._loader, self._loading = loader, threading.RLock()
+        self._later: list[Callable[[], Any]] = []
+        for light in LIGHT:
+            setattr(self, light.__name__, functools.partial(light, self))
+
+    def load(self) -> None:
+        """Run the module's code. It is then an ordinary module, and the same object."""
+        with self._loading:
+            if type(self) is not Late:
+                return
+            self.__class__ = ModuleType  # type: ignore[assignment]
+            for light in LIGHT:
+                delattr(self, light.__name__)
+            assert self.__spec__ is not None
+            self.__spec__.loader = self.__loader__ = self._loader
+            self._loader.exec_module(self)
+            for call in self._later:
+                call()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.load()
+        return getattr(self, name)
+
+
+def disable(compiler: Late, fn: Any = None, recursive: bool = True, **options: Any) -> Any:  # noqa: FBT001, FBT002
+    """Return a function that torch never compiles. It runs as it is until the compiler is loaded."""
+    if fn is None:
+        return functools.partial(disable, compiler, recursive=recursive, **options)
+    if not isinstance(fn, FunctionType):
+        compiler.load()
+        return compiler.disable(fn, recursive, **options)
+
+    @functools.cache
+    def disabled() -> Callable[..., Any]:
+        found: Callable[..., Any] = compiler.disable(fn, recursive, **options)
+        return found
+
+    @functools.wraps(fn)
+    def called(*arguments: Any, **named: Any) -> Any:
+        return (fn if type(compiler) is Late else disabled())(*arguments, **named)
+
+    return called
+
+
+def allow_in_graph(compiler: Late, fn: Any) -> Any:
+    """Tell the compiler, once it is loaded, that it need not look into a function."""
+    if not isinstance(fn, FunctionType):
+        compiler.load()
+        return compiler.allow_in_graph(fn)
+    compiler._later.append(lambda: compiler.allow_in_graph(fn))
+    return fn
+
+
+def assume_constant_result(_: Late, fn: Any) -> Any:
+    """Mark a function whose result the compiler may keep."""
+    fn._dynamo_marked_constant = True
+    return fn
+
+
+def graph_break(_: Late, msg: str = "") -> None:
+    """End a compiled graph, of which there is none."""
+
+
+LIGHT: Final = (disable, allow_in_graph, assume_constant_result, graph_break)
+"""The compiler's functions that work before it is loaded. They do what torch's functions of the same names do."""
+
+
+class _ChangedLoader(Loader):
+    """Runs the module by which transformers chooses its imports, then changes two of its functions."""
+
+    def __init__(self, inner: Loader) -> None:
+        self._inner = inner
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        self._inner.exec_module(module)
+        module.is_torch_distributed_available = _Connected(module.is_torch_distributed_available)
+        module.create_import_structure_from_path = functools.cache(module.create_import_structure_from_path)
+
+
+class _Connected:
+    """Whether transformers imports its parts for several processes: only if this process is connected to others."""
+
+    def __init__(self, is_possible: Callable[[], bool]) -> None:
+        self._is_possible = is_possible
+        self.answer: bool | None = None
+        """The first answer, which holds."""
+
+    def __call__(self) -> bool:
+        if self.answer is None:
+            self.answer = self._is_possible() and sys.modules["torch"].distributed.is_initialized()
+        return self.answer

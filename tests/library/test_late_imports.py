@@ -1,0 +1,100 @@
+"""Late parts of torch, transformers and pandera: they stay away until they are used, and then work as ever."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+LATE = "from posttrain.late_imports import import_late; import_late()\n"
+STEP = """
+import hashlib, sys, torch
+from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
+torch.manual_seed(0)
+sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
+model = Qwen3ForCausalLM(Qwen3Config(vocab_size=32, num_hidden_layers=2, **sizes))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    model(torch.arange(8)[None], labels=torch.arange(8)[None]).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+weights = b"".join(part.detach().numpy().tobytes() for part in model.parameters())
+loaded = [name for name in ("torch._dynamo.convert_frame", "torch.distributed.tensor") if name in sys.modules]
+print(hashlib.sha256(weights).hexdigest(), *loaded)
+"""
+COMPILED = """
+import torch
+calls = []
+
+@torch.compiler.disable
+def apart(x):
+    calls.append(torch.compiler.is_compiling())
+    return x + 1
+
+def whole(x):
+    return apart(x * 2) * 3
+
+assert whole(torch.ones(2)).tolist() == [9.0, 9.0]
+assert type(torch._dynamo).__name__ == "Late"
+from torch._dynamo.testing import CompileCounter
+counter = CompileCounter()
+assert torch.compile(whole, backend=counter)(torch.ones(2)).tolist() == [9.0, 9.0]
+assert type(torch._dynamo).__name__ == "module" and torch._dynamo.config.disable is False
+assert calls == [False, False] and counter.frame_count == 2, (calls, counter.frame_count)
+try:
+    torch.compile(whole, backend="eager", fullgraph=True)(torch.ones(2))
+except torch._dynamo.exc.Unsupported:
+    print("apart")
+"""
+CONNECTED = """
+import tempfile, torch
+from posttrain.distributed.world import connect, count
+{first}
+connect(0, 1, f"file://{{tempfile.mkdtemp()}}/meeting")
+import transformers.modeling_utils, sys
+print(count(), "torch.distributed.tensor" in sys.modules)
+"""
+TABLES = """
+import sys
+from posttrain.late_imports import without
+with without("pandas", "hypothesis"):
+    import pandera.polars as pa, polars as pl
+    schema = pa.DataFrameSchema({"number": pa.Column(pl.Int64, pa.Check.gt(0))})
+    schema.validate(pl.DataFrame({"number": [1]}))
+assert "pandas" not in sys.modules
+import pandas
+print(pandas.DataFrame({"number": [1]}).shape)
+"""
+
+
+def said(program: str) -> str:
+    """Return what a program prints in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.strip()
+
+
+def test_steps_have_the_same_bits_without_the_late_parts() -> None:
+    late, whole = said(LATE + STEP).split(), said(STEP).split()
+    assert late[0] == whole[0]
+    assert late[1:] == []
+    assert whole[1:] == ["torch._dynamo.convert_frame", "torch.distributed.tensor"], "nothing is saved any more"
+
+
+def test_the_compiler_loads_on_use_and_keeps_what_was_disabled() -> None:
+    assert said(LATE + COMPILED) == "apart"
+
+
+def test_a_connected_process_imports_the_distributed_parts() -> None:
+    assert said(LATE + CONNECTED.format(first="")) == "1 True"
+
+
+def test_a_process_cannot_connect_after_it_imported_transformers_alone() -> None:
+    with pytest.raises(AssertionError, match="before this process connected"):
+        said(LATE + CONNECTED.format(first="import transformers.modeling_utils"))
+
+
+def test_tables_are_checked_without_pandas_which_can_be_imported_later() -> None:
+    assert said(TABLES) == "(1, 1)"
