@@ -119,7 +119,7 @@ def rejected_path(path: Place) -> Path:
 def _check_container(file: Path) -> None:
     if not file.is_file():
         what = "it is a folder, not a table" if file.is_dir() else "table not found"
-        raise TableError(what=what, where=str(file), fix="Run the stage that makes it: dvc repro")
+        raise TableError(what=what, where=str(file), fix="Run the stage that makes it (dvc repro), or get it with `dvc pull`")
     try:
         with file.open("rb") as stream:
             head = stream.read(len(_MAGIC))
