@@ -30,7 +30,7 @@ def tags() -> list[str]:
 
 def now(stage: str) -> str | None:
     found = holder(stage)
-    return found and found.tag
+    return None if found is None else found.tag
 
 
 def test_versions_count_commits_and_stages_count_promotions() -> None:
