@@ -27,7 +27,7 @@ def names_in_params() -> Iterator[str]:
 EXPLAINED: Final = "`posttrain params` explains every key"
 FIXES: Final = {
     "settings": EXPLAINED,
-    "model missing": "Run the stage that makes it",
+    "model missing": "Run the stage that makes it (dvc repro), or get it with `dvc pull`",
     "base missing": "Run `dvc repro`, or `dvc pull {base}`",
     "base changed": "Run `dvc repro`, which trains it again on this one",
     "reward": "Fix the reward; `posttrain reward test` shows the traceback",

@@ -119,7 +119,8 @@ def rejected_path(path: Place) -> Path:
 def _check_container(file: Path) -> None:
     if not file.is_file():
         what = "it is a folder, not a table" if file.is_dir() else "table not found"
-        raise TableError(what=what, where=str(file), fix="Run the stage that makes it: dvc repro")
+        fix = "Run the stage that makes it (dvc repro), or get it with `dvc pull`"
+        raise TableError(what=what, where=str(file), fix=fix)
     try:
         with file.open("rb") as stream:
             head = stream.read(len(_MAGIC))

@@ -152,14 +152,16 @@ def test_upgrade_names_the_runs_that_are_stale_and_rewrites_its_own_files(
     before = json.loads(texts[code])
     before["files"]["stages/sft.py"] = "0" * 16
     code.write_text(json.dumps(before))
-    for found, kept in ((older, texts[graph]), (f"# my own\n{older}", f"# my own\n{older}")):
+    added = "\nartifacts:\n  grpo:\n    path: models/online/grpo\n"  # by `posttrain promote`
+    mine = f"# my own\n{older}"
+    for found, kept in ((older, texts[graph]), (older + added, texts[graph] + added), (mine, mine)):
         lock.write_text(json.dumps(pin))
         graph.write_text(found)
         lines = upgrade_project("write")
         assert "  sft@main has to run again: stages/sft.py changed" in lines
         assert graph.read_text(encoding="utf-8") == kept
         told = "You have edited dvc.yaml: it is left as it is. Take these changes over by hand"
-        assert (told in lines) == (kept == f"# my own\n{older}")
+        assert (told in lines) == (kept == mine)
         assert upgrade_project("show") == []
     for file, text in texts.items():
         file.write_text(text, encoding="utf-8")

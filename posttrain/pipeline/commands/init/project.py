@@ -21,7 +21,9 @@ from posttrain.isolation.library import LIBRARY
 from posttrain.measure.provenance import code_differences
 from posttrain.pipeline.by_name import CODE_OF_CHECKOUT, STAGE_COMMAND
 from posttrain.pipeline.checks.editor_schema import editor_schema
+from posttrain.pipeline.lock.artifacts import joined, split_artifacts
 from posttrain.pipeline.lock.code_manifest import FOLDER, Library, code_path, read_code, run_names
+from posttrain.pipeline.lock.graph import DVC_YAML
 from posttrain.pipeline.lock.package_pin import PINNED, describe_package, installed, pinned
 from posttrain.pipeline.lock.repair_dvc import repair_lock
 from posttrain.pipeline.params.yaml_files import read_yaml
@@ -119,6 +121,7 @@ def upgrade_project(mode: str) -> list[str]:
     for name, text in _current().items():
         file = Path(name)
         found = file.read_text(encoding="utf-8") if file.is_file() else ""
+        found, artifacts = split_artifacts(found) if name == DVC_YAML else (found, "")  # which `promote` adds
         before = old.get("files", {}).get(name)
         if found == text or before == _digest(text):  # the package's own did not change
             continue
@@ -126,7 +129,7 @@ def upgrade_project(mode: str) -> list[str]:
         if found and _digest(found) != before:
             lines.append(f"You have edited {name}: it is left as it is. Take these changes over by hand")
         elif mode == "write":
-            write_text(file, text)
+            write_text(file, joined(text, artifacts))
     if lines and mode == "write":
         _pin(Path())
     return lines
@@ -147,7 +150,7 @@ def _stale() -> Iterator[str]:
 def _current() -> dict[str, str]:
     """Return the project files that the package determines. dvc.yaml is the checkout's, with other commands."""
     graph = STAGE_COMMAND.sub(r"posttrain run \1", _read("graph.yaml"))
-    own = {"dvc.yaml": graph.replace(CHECKOUT, f"      - {PINNED}\n      - custom\n")}
+    own = {DVC_YAML: graph.replace(CHECKOUT, f"      - {PINNED}\n      - custom\n")}
     return own | {name: _read(source) for name, source in OURS.items()}
 
 

@@ -11,7 +11,7 @@ EXAMPLE = "grpo --as champion"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments: a policy, a name, and a reason that replaces the comparison."""
     parser.add_argument("policy", metavar="POLICY", help="a label of evaluate.policies, or its model, e.g. online/grpo")
-    title = "what it becomes: the tag promoted/NAME/N, of which the highest N is the present one"
+    title = "the stage that it gets, e.g. champion: the tags POLICY@VERSION and POLICY#NAME#N of DVC's model registry"
     parser.add_argument("--as", dest="title", required=True, metavar="NAME", help=title)
     force = "promote it although it is not better than the present one; the tag keeps the reason"
     parser.add_argument("--force", metavar="REASON", help=force)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from posttrain.errors import DataError, ParamsError, PipelineError
 from posttrain.evaluate.intervals import SEED, interval
+from posttrain.pipeline.commands.promote.registry import (
+    artifact_of,
+    assign,
+    end_others,
+    holder,
+    next_tag,
+    require_stage,
+)
 from posttrain.pipeline.commands.push.adapter import push_note
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, check_same_prompts
 from posttrain.pipeline.compare.factors import differing
@@ -18,9 +27,11 @@ from posttrain.pipeline.compare.selection import select
 from posttrain.pipeline.compare.settings import Setting, meaning
 from posttrain.pipeline.lineage.kept_inputs import require_kept
 from posttrain.pipeline.lineage.lineage import Lineage
+from posttrain.pipeline.lock.artifacts import require_artifact
 from posttrain.pipeline.lock.code_manifest import CODE
 from posttrain.pipeline.lock.digests import LOCK
 from posttrain.pipeline.lock.git import git
+from posttrain.pipeline.lock.graph import DVC_YAML
 from posttrain.pipeline.params.params_file import read
 from posttrain.pipeline.params.stage_table import evaluated, group_of
 from posttrain.pipeline.report.policies import output_digests
@@ -28,8 +39,6 @@ from posttrain.pipeline.report.stale_results import staleness
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import did_you_mean
 
-FOLDER = "promoted"
-_TITLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _LINE = re.compile(r"^(policy|model|digest): (.+)$", re.MULTILINE)
 
 
@@ -38,7 +47,6 @@ class Promoted:
     """The contents of a promotion's tag."""
 
     tag: str
-    number: int
     policy: str
     digest: str
 
@@ -48,11 +56,11 @@ def promote(name: str, title: str, force: str | None = None, does: Literal["tag"
 
     A tag names a commit, so the results must be committed.
     """
-    if not _TITLE.fullmatch(title):
-        raise ParamsError(what=f"'{title}' is not a name", where="--as", fix="Use letters, digits, _ and -")
+    require_stage(title)
     if force is not None and not force.strip():
         raise ParamsError(what="it is empty", where="--force", fix="Say why: the tag keeps the reason")
     policy, model = named_policy(name)
+    artifact = artifact_of(policy)
     require_current(policy)
     digest = output_digests().get(f"models/{model}")
     if digest is None:
@@ -61,6 +69,7 @@ def promote(name: str, title: str, force: str | None = None, does: Literal["tag"
     require_kept("promote", more=[CODE])
     last = present(title)
     if last is not None and last.digest == digest:
+        end_others(title)  # which a killed promotion may have left out
         raise PipelineError(what=f"models/{model} is {last.tag} already", where="promote", fix="Promote another")
     (candidate,) = select([policy], None, "sampled")
     lines = [f"policy: {policy}", f"model: {model}", f"digest: {digest}", f"score: {_score(candidate)}"]
@@ -69,27 +78,27 @@ def promote(name: str, title: str, force: str | None = None, does: Literal["tag"
         lines.append(f"against: {last.tag}, {_better(candidate, last, force)}")
     if force is not None:
         lines.append(f"forced: {' '.join(force.split())}")
-    tag = f"{FOLDER}/{title}/{1 if last is None else last.number + 1}"
     if does == "show":
-        return "\n".join([f"would be {tag}", *lines])
-    message = "\n".join([f"{policy} is {title}", "", *lines])
-    git("tag", "--annotate", "--cleanup=verbatim", "--message", message, tag)
-    back = f"Bring it back: git checkout {tag} && dvc checkout models/{model}"
-    return "\n".join(filter(None, [tag, *lines, back, push_note(Path("models", model), Lineage())]))
+        return "\n".join([f"would be {next_tag(artifact, title)}", *lines])
+    require_artifact(policy, f"models/{model}")
+    tag, version = assign(artifact, title, lines)
+    back = f"Bring it back: git checkout {shlex.quote(tag)} && dvc checkout models/{model}"
+    share = f"Share it: dvc push models/{model} && git push --follow-tags"
+    get = f"Get it in any folder: dvc artifacts get URL {artifact} --stage {title}"
+    note = push_note(Path("models", model), Lineage())
+    return "\n".join(filter(None, [tag, f"version: {version}", *lines, back, share, get, note]))
 
 
 def present(title: str) -> Promoted | None:
-    """Return the latest promotion under a name."""
-    listed = git("tag", "--list", f"{FOLDER}/{title}/*").split()
-    numbers = [int(tag.rpartition("/")[2]) for tag in listed if tag.rpartition("/")[2].isdigit()]
-    if not numbers:
+    """Return the promotion that holds a name now."""
+    last = holder(title)
+    if last is None:
         return None
-    tag = f"{FOLDER}/{title}/{max(numbers)}"
-    said = dict(_LINE.findall(git("for-each-ref", "--format=%(contents)", f"refs/tags/{tag}")))
+    said = dict(_LINE.findall(git("for-each-ref", "--format=%(contents)", f"refs/tags/{last.tag}")))
     if not {"policy", "digest"} <= said.keys():
-        fix = f"It was not made by `posttrain promote`: remove it (git tag -d {tag})"
-        raise PipelineError(what="its message names no policy and no digest", where=tag, fix=fix)
-    return Promoted(tag, max(numbers), said["policy"], said["digest"])
+        fix = f"It was not made by `posttrain promote`: remove it (git tag -d {shlex.quote(last.tag)})"
+        raise PipelineError(what="its message names no policy and no digest", where=last.tag, fix=fix)
+    return Promoted(last.tag, said["policy"], said["digest"])
 
 
 def named_policy(name: str) -> tuple[str, str]:
@@ -110,7 +119,7 @@ def require_current(policy: str) -> None:
 
 def _require_committed() -> None:
     """Raise if the tagged commit would not contain the model."""
-    files = [PARAMS_FILE, LOCK]
+    files = [PARAMS_FILE, LOCK, DVC_YAML]
     if changed := git("status", "--porcelain", "--", *files).split("\n")[:-1]:
         named = " and ".join(line[3:] for line in changed)
         fix = f"The tag names a commit that must have them: git add {' '.join(files)} && git commit"
@@ -192,7 +201,8 @@ def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> st
     if force is None:
         found = "worse" if finding.high < 0 else "cannot tell"
         fix = (
-            f"Compare more: `posttrain compare {candidate.policy} {last.tag} --policy {last.policy}`; or --force REASON"
+            f"Compare more: `posttrain compare {candidate.policy} {shlex.quote(last.tag)} --policy {last.policy}`;"
+            " or --force REASON"
         )
         raise PipelineError(what=f"not better than {last.tag}: {found}, {shown}", where=candidate.policy, fix=fix)
     return f"not better: {shown}"
