@@ -77,6 +77,9 @@ def measure(rank: int, size: int, meeting: str, folder: str) -> dict[str, float]
     runtime = Runtime(DeviceParams(device="cpu", precision="fp32", threads=1))
     objective = LikelihoodObjective(LikelihoodConfig())
     _import_all(Path(folder))
+    from torch._dynamo import eval_frame  # FSDP loads torch's compiler, whose files are no part of the model
+
+    del eval_frame
     before, read = _resident(), _read()
     with _most_resident() as most:
         models = ModelSet.load(runtime, Path(folder), objective.needs, Settings())

@@ -97,4 +97,6 @@ def test_completions_that_no_reward_can_judge_are_left_out(capsys: pytest.Captur
 
 
 def test_the_tokenizer_of_the_policy_is_there_for_rewards() -> None:
-    assert stage().text().stops.tokens
+    text = stage(reward={"code": 1.0}).text()
+    assert text is not None and text.stops.tokens
+    assert stage().text() is None, "a function of a rollout reads none"
