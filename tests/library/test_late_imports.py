@@ -56,17 +56,6 @@ connect(0, 1, f"file://{{tempfile.mkdtemp()}}/meeting")
 import transformers.modeling_utils, sys
 print(count(), "torch.distributed.tensor" in sys.modules)
 """
-TABLES = """
-import sys
-from posttrain.late_imports import without
-with without("pandas", "hypothesis"):
-    import pandera.polars as pa, polars as pl
-    schema = pa.DataFrameSchema({"number": pa.Column(pl.Int64, pa.Check.gt(0))})
-    schema.validate(pl.DataFrame({"number": [1]}))
-assert "pandas" not in sys.modules
-import pandas
-print(pandas.DataFrame({"number": [1]}).shape)
-"""
 
 
 def said(program: str) -> str:
@@ -94,7 +83,3 @@ def test_a_connected_process_imports_the_distributed_parts() -> None:
 def test_a_process_cannot_connect_after_it_imported_transformers_alone() -> None:
     with pytest.raises(AssertionError, match="before this process connected"):
         said(LATE + CONNECTED.format(first="import transformers.modeling_utils"))
-
-
-def test_tables_are_checked_without_pandas_which_can_be_imported_later() -> None:
-    assert said(TABLES) == "(1, 1)"

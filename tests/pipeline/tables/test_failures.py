@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import polars as pl
@@ -62,3 +64,22 @@ def test_a_rule_that_cannot_run_is_a_defect() -> None:
     error = SimpleNamespace(check=SimpleNamespace(error="rule"), check_output=None, column_name="a")
     with pytest.raises(RuntimeError, match="the rule 'rule' of column 'a' failed to run"):
         module._failure(error)
+
+
+TABLES = """
+import sys
+from posttrain.late_imports import without
+with without("pandas", "hypothesis"):
+    import pandera.polars as pa, polars as pl
+    schema = pa.DataFrameSchema({"number": pa.Column(pl.Int64, pa.Check.gt(0))})
+    schema.validate(pl.DataFrame({"number": [1]}))
+assert "pandas" not in sys.modules
+import pandas
+print(pandas.DataFrame({"number": [1]}).shape)
+"""
+
+
+def test_tables_are_checked_without_pandas_which_can_be_imported_later() -> None:
+    done = subprocess.run([sys.executable, "-c", TABLES], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "(1, 1)"
