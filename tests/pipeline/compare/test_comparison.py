@@ -59,11 +59,12 @@ evaluate:
 
 
 def put_run(folder: Path, name: str, skill: float, *, steps: int = 40, length: float = 10.0, draw: str = "") -> None:
-    """A run that gets about `skill` of the prompts right, other ones for each `draw`; its reward rises to that."""
+    """A run with a reward that rises to `skill`, the share of prompts it gets right. `draw` seeds which these are."""
     rng = np.random.default_rng(sum((draw or name).encode()))
     rows = workspace.rollouts(name)
     for row in rows:
         row["reward"] = float(rng.random() < skill)
+        row["completion_ids"] = [round(100 * skill), *row["completion_ids"][1:]]  # each setting has its own completions
     write_table(from_rows(rows, "rollouts"), folder / "results" / name / "rollouts.parquet", "rollouts")
     reward = [skill * step / steps + float(rng.normal(0, 0.01)) for step in range(steps)]
     columns = {"loss": [0.1] * steps, "reward": reward, "length": [length] * steps}
