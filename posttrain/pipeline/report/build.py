@@ -12,6 +12,7 @@ import polars as pl
 from posttrain.data.parquet import write_parquet
 from posttrain.files import write_json, write_text
 from posttrain.measure.phases import phase
+from posttrain.pipeline.metrics.catalog import health, texts
 from posttrain.pipeline.params.params_file import read
 from posttrain.pipeline.params.stage_table import Settings, group_of, model_runs
 from posttrain.pipeline.report.curves import curves, curves_csv, evaluations
@@ -59,7 +60,6 @@ from posttrain.pipeline.report.tables import (
     settings_tables,
     wrong_table,
 )
-from posttrain.pipeline.report.watched_metrics import about, health
 from posttrain.pipeline.report.wrong import Asked, wrong_rows
 from posttrain.pipeline.tables.leaks import leaks_of, tables_under
 from posttrain.pipeline.workspace import metrics_path
@@ -217,9 +217,7 @@ def page_data(
         ],
         "lm_eval": lm_eval_table(settings, errors),
         "curves": drawn,
-        "about": {
-            name: text for name in dict.fromkeys(n for one in drawn for n in one["columns"]) if (text := about(name))
-        },
+        "about": texts(drawn),
         "evaluations": evaluations(labels(settings).items()),
         **shown_prompts(settings, policies, table),
     }

@@ -14,6 +14,8 @@ from posttrain.errors import ParamsError
 from posttrain.locks import is_locked
 from posttrain.measure.masking import masked
 from posttrain.measure.record import read_record, record_path
+from posttrain.pipeline.metrics.catalog import about
+from posttrain.pipeline.metrics.catalog import stage_of as stage_of_path
 from posttrain.pipeline.params.params_file import at
 from posttrain.pipeline.params.seeds import with_seed
 from posttrain.pipeline.params.stage_table import curve_runs, evaluated, section_of, stage_of
@@ -48,11 +50,18 @@ class TrackedRun:
     settings: Mapping[str, Any]
     lineage: Mapping[str, Any]
     """The record of the stage; for an unfinished run, what is known so far."""
+    about: Mapping[str, str]
+    """Metric of the curve, as the file has it -> what it means."""
 
     @property
     def label(self) -> str:
         """Return the run's displayed name at the tracker."""
         return f"{self.name}-{self.id[:6]}"
+
+    @property
+    def notes(self) -> str:
+        """The meanings as a list in Markdown, for a tracker's description of the run."""
+        return "\n".join(f"- **{metric}**: {text}" for metric, text in self.about.items())
 
 
 def named_runs(words: Sequence[str]) -> list[str]:
@@ -88,9 +97,9 @@ def tracked(name: str, first: Mapping[str, float]) -> TrackedRun:
     shown = settings if written is not None else _settings(with_seed(params), section)
     seed = {"seed": record["seed"]} if "seed" in record else {}
     lineage = record or {"stage": stage, "code": digest}
-    return TrackedRun(
-        name, _md5(json.dumps(told, sort_keys=True).encode())[:12], _clean({**seed, **shown}), _clean(lineage)
-    )
+    meanings = {metric: text for metric in first if (text := about(stage_of_path(name), metric))}
+    identity = _md5(json.dumps(told, sort_keys=True).encode())[:12]
+    return TrackedRun(name, identity, _clean({**seed, **shown}), _clean(lineage), meanings)
 
 
 def curve(file: Path) -> list[dict[str, float]]:

@@ -47,6 +47,7 @@ class Mlflow:
         for first in range(0, len(settings), PARAMS_AT_ONCE):
             self._client.log_batch(self._run, params=settings[first : first + PARAMS_AT_ONCE])
         self._client.log_dict(self._run, dict(run.lineage), "lineage.json")
+        self._client.set_tag(self._run, "mlflow.note.content", run.notes)  # its page shows it as the description
         return int(opened.data.metrics.get(STEP, -1)) + 1
 
     def log(self, steps: Steps) -> None:

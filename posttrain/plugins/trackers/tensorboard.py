@@ -25,6 +25,7 @@ class TensorBoard:
         shutil.rmtree(folder, ignore_errors=True)
         self._writer = EventFileWriter(str(folder))
         self._text("settings", _markdown([{"setting": k, "value": v} for k, v in flattened(run.settings).items()]))
+        self._text("metrics", run.notes)
         self._text("lineage", f"```json\n{json.dumps(run.lineage, indent=1)}\n```")
         return 0
 

@@ -30,7 +30,7 @@ class Trackio:
             project,
             name=run.label,
             group=run.name,
-            config={**run.settings, "lineage": dict(run.lineage), "posttrain_id": run.id},
+            config={**run.settings, "lineage": dict(run.lineage), "metrics": dict(run.about), "posttrain_id": run.id},
             resume="allow",
             embed=False,
             auto_log_gpu=False,

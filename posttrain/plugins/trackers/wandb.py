@@ -31,6 +31,7 @@ class Wandb:
             id=run.id,
             name=run.label,
             group=run.name,
+            notes=run.notes,
             config={**run.settings, "lineage": dict(run.lineage)},
             dir=str(FOLDER),
             mode=mode,

@@ -11,7 +11,7 @@ from posttrain.pipeline.checks.params_schema import describe_params
 from posttrain.pipeline.commands import params as module
 from posttrain.pipeline.commands.line import Document, parse
 from posttrain.pipeline.commands.params.describe import describe, effective, named_run
-from posttrain.pipeline.report.watched_metrics import listed
+from posttrain.pipeline.metrics.catalog import listed
 
 
 def said(*words: str) -> str:

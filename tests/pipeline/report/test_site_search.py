@@ -24,7 +24,7 @@ ANSWERS = {
     "vLLM": "sampling/#vllm",
     "push to the Hub": "troubleshooting/#push-a-model-to-the-hub-or-serve-it-elsewhere",
     "serve elsewhere": "troubleshooting/#push-a-model-to-the-hub-or-serve-it-elsewhere",
-    "kl_k3": "watching/#metrics-of-a-step",
+    "kl_k3": "reference/metrics/",
 }
 """What is typed, and the page, or its part, that answers it: among the first three that the search shows."""
 pytestmark = [

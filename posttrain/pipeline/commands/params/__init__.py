@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from posttrain.errors import ParamsError
 from posttrain.pipeline.commands.line import Document
 
 EXAMPLE = "online"
@@ -13,10 +14,11 @@ ALGORITHMS, METRICS = "algorithms", "metrics"
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the argument: a name."""
-    about = f"a section of params.yaml, e.g. online; an algorithm, e.g. grpo; `{ALGORITHMS}`; `{METRICS}` of a step"
+    about = f"a section of params.yaml, e.g. online; an algorithm, e.g. grpo; `{ALGORITHMS}`; `{METRICS}`"
     run = "a run, e.g. online.runs.grpo or online/grpo: what each of its settings is"
     parser.add_argument("--schema", action="store_true", help="print a JSON schema of params.yaml, for editors")
     parser.add_argument("name", nargs="?", metavar="NAME", help=f"{about}; {run}; default: all sections")
+    parser.add_argument("metric", nargs="?", metavar="METRIC", help=f"after `{METRICS}`: one metric, or a stage")
 
 
 def run(arguments: Namespace) -> str:
@@ -31,9 +33,12 @@ def run(arguments: Namespace) -> str:
         return Document(editor_schema())
     name: str | None = arguments.name
     if name == METRICS:
-        from posttrain.pipeline.report.watched_metrics import listed
+        from posttrain.pipeline.metrics.catalog import listed
 
-        return listed()
+        return listed(arguments.metric)
+    if arguments.metric:
+        what, fix = f"'{arguments.metric}' follows '{name}'", f"Only `posttrain params {METRICS}` takes a second name"
+        raise ParamsError(what=what, where="posttrain params", fix=fix)
     if name is not None and (found := named_run(name)):
         return effective(*found)
     if name is None or name.partition(".")[0] in GROUPS:
