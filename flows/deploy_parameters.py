@@ -86,5 +86,5 @@ def _setting(word: str) -> tuple[str, Any]:
 def _split(word: str, where: str) -> tuple[str, str]:
     name, equals, text = word.partition("=")
     if not (name and equals and text):
-        raise ParamsError(what=f"'{word}' is no NAME=VALUE", where=where, fix="Write NAME=VALUE")
+        raise ParamsError(what=f"'{word}' is not NAME=VALUE", where=where, fix="Write NAME=VALUE")
     return name, text

@@ -71,7 +71,7 @@ def _retention() -> dict[str, str]:
     days = os.environ.get(KEEP, KEEP_DAYS)
     if not days.isdecimal():
         fix = "Give whole days, or 0 to keep all runs"
-        raise PipelineError(what=f"{KEEP} = '{days}' is no number of days", where="environment", fix=fix)
+        raise PipelineError(what=f"{KEEP} = '{days}' is not a number of days", where="environment", fix=fix)
     if int(days) == 0:
         return {f"{_VACUUM}_ENABLED": "events"}
     return {f"{_VACUUM}_ENABLED": "events,flow_runs", f"{_VACUUM}_RETENTION_PERIOD": str(int(days) * 86_400)}

@@ -56,7 +56,7 @@ class Remote(Codec):
         return error
 
     def refuse(self, why: str) -> NotPlainError:
-        """Return an exception: the tests ask for what cannot be done, which is no fault of the program."""
+        """Return an exception: the tests ask for something impossible, so the program is not at fault."""
         line = self.line()
         self.fault = self.fault or (f"line {line} of the tests: {why}" if line else why)
         return NotPlainError(why)

@@ -52,7 +52,7 @@ def test_a_sweep_of_a_file_is_read_again_by_each_run() -> None:
         (["-S", f"{BETA}x=1"], "unknown key. Did you mean 'beta'"),
         (["-S", "online.runs.b.kl.beta=1"], "is not a setting of a run of params.yaml"),
         (["-S", f"{BETA}=[1"], "not valid YAML"),
-        (["-S", "beta"], "'beta' is no NAME=VALUE"),
+        (["-S", "beta"], "'beta' is not NAME=VALUE"),
         (["--sweep", "k-l"], "cannot name a sweep"),
         (["--sweep", "none"], "sweeps/none.yaml: file not found"),
         (["--seeds", "1"], "--seeds is read with --sweep only"),

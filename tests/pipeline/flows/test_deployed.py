@@ -102,7 +102,7 @@ def test_settings_on_a_schedule_are_an_experiment_that_runs_once(small: Project,
 def test_what_is_wrong_is_refused_before_a_deployment_is_made(small: Project) -> None:
     for words, said in (
         (["-S", f"{BETA}x=1"], "unknown key. Did you mean 'beta'?"),
-        (["-S", "beta"], "'beta' is no NAME=VALUE"),
+        (["-S", "beta"], "'beta' is not NAME=VALUE"),
         (["--sweep", "kl", "-S", f"{BETA}=0.5,x"], "online.runs.a.kl.beta = 'x'"),
         (["--sweep", "none"], "sweeps/none.yaml: file not found"),
         (["--jobs", "2"], "--jobs is read with --sweep only"),

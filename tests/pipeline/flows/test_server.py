@@ -85,7 +85,7 @@ def test_old_runs_are_deleted_after_days_that_the_user_can_set(monkeypatch: pyte
     monkeypatch.setenv(KEEP, "0")
     assert _retention() == {f"{vacuum}_ENABLED": "events"}
     monkeypatch.setenv(KEEP, "-1")
-    with pytest.raises(PipelineError, match="POSTTRAIN_PREFECT_DAYS = '-1' is no number of days"):
+    with pytest.raises(PipelineError, match="POSTTRAIN_PREFECT_DAYS = '-1' is not a number of days"):
         _retention()
 
 
