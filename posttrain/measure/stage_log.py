@@ -1,4 +1,4 @@
-"""A stage's output with timestamps in logs/STAGE.log. Logs of the four earlier runs are kept as STAGE.log.1, STAGE.log.2 and so on."""
+"""A stage's output with timestamps in logs/STAGE.log. The logs of the four runs before are STAGE.log.1 and so on."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "check": "check params.yaml, its inputs and their first rows, without running anything",
         "params": "list every parameter with its type, default and meaning, or describe an algorithm",
         "plan": "estimate the memory and disk that stages take before they run, next to their last seconds",
+        "graph": "draw the stages of this project and what each starts from, as text or as an SVG file",
         "preview": "show rows as a model's tokenizer and chat template render them, with the trained tokens in colour",
         "reward": "test a reward on rows of a table, or measure how far a judge agrees with labels",
         "laws": "test the surrogates and losses of your own module against the mathematical laws",

@@ -112,7 +112,7 @@ def upgrade(mode: str) -> str:
 
 
 def upgrade_project(mode: str) -> list[str]:
-    """Return the installed package's changes to a project as lines; empty if there are none or this is not a project."""
+    """Return the installed package's changes to a project as lines; empty without changes, and outside a project."""
     old = pinned()
     if old is None:
         return []
