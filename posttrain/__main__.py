@@ -19,7 +19,7 @@ from posttrain.errors import (
 )
 from posttrain.extras import package_error
 from posttrain.measure.masking import masked
-from posttrain.measure.terminal import Coded, escaped, escaped_json, make_streams_safe
+from posttrain.measure.terminal import Coded, escaped, escaped_json, in_red, make_streams_safe
 from posttrain.measure.text_table import folded
 from posttrain.pipeline.commands import line
 
@@ -79,7 +79,8 @@ def _said(error: PosttrainError) -> int:
     """Print an error as one line, with `--json` also as a JSON document, and return the exit code."""
     if os.environ.get("POSTTRAIN_TRACEBACK"):
         traceback.print_exc()
-    print("\n".join(map(folded, escaped(f"error: {masked(str(error))}").split("\n"))), file=sys.stderr)
+    said = "\n".join(map(folded, escaped(f"error: {masked(str(error))}").split("\n")))
+    sys.stderr.write(in_red(f"{said}\n", "error:"))
     if "--json" in sys.argv:
         parts = {"code": error.code, "what": error.what, "where": error.where, "fix": error.fix}
         told = {"error": {name: masked(part) for name, part in parts.items()}, **error.document}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import re
 import sys
 import threading
@@ -43,6 +44,14 @@ def visible(text: str) -> str:
 
 class Coded(str):
     """A text with our own terminal codes. Foreign parts in it are escaped already."""
+
+
+def in_red(text: str, start: str) -> str:
+    """Return a text whose start is red if stderr is a terminal that shows colours (NO_COLOR, TERM=dumb: none)."""
+    plain = not sys.stderr.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    if plain or not text.startswith(start):
+        return text
+    return Coded(f"\x1b[1;31m{start}\x1b[0m{escaped(text[len(start) :])}")
 
 
 class SafeStream:

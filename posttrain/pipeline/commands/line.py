@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from posttrain.errors import ParamsError
-from posttrain.measure.terminal import Coded, escaped_json
+from posttrain.measure.terminal import Coded, escaped_json, in_red
 from posttrain.measure.text_table import FoldedHelp, folded
 from posttrain.pipeline.commands.table import COMMANDS, RENAMED
 
@@ -31,7 +32,12 @@ def parse(words: Sequence[str]) -> Namespace:
         near = get_close_matches(words[0], [*DOES, *_plugins()], n=1)
         fix = f"Did you mean '{near[0]}'?" if near else "`posttrain --help` lists the commands"
         raise ParamsError(what=f"unknown command '{words[0]:.80}'", where="posttrain", fix=or_package(fix))
-    arguments = parser(named).parse_args(words)
+    top = parser(named)
+    arguments, odd = top.parse_known_args(words)
+    if odd:  # of the parser of the whole line, which would print its own usage
+        chosen = _chosen(top, words)
+        message = f"unrecognized argument{'s' * (len(odd) > 1)}: {' '.join(odd)}"
+        chosen.error(message + _near(odd[0].partition("=")[0], _options(chosen)))
     if arguments.command is None:
         print(overview())
         raise SystemExit(0)
@@ -140,14 +146,39 @@ def _add_json(command: ArgumentParser) -> None:
             _add_json(action)
 
 
+def _chosen(top: ArgumentParser, words: Sequence[str]) -> ArgumentParser:
+    """Return the parser of the command and action that were typed."""
+    for group in top._actions:
+        if isinstance(group, _SubParsersAction):
+            for place, word in enumerate(words):
+                if word in group.choices:
+                    return _chosen(group.choices[word], words[place + 1 :])
+    return top
+
+
+def _options(of: ArgumentParser) -> list[str]:
+    return [name for action in of._actions for name in action.option_strings]
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    near = get_close_matches(word, known, n=1)
+    return f". Did you mean '{near[0]}'?" if near else ""
+
+
 class _Parser(ArgumentParser):
-    """A parser that reports errors as JSON if --json is given."""
+    """A parser that suggests the nearest name, and reports errors as JSON if --json is given."""
 
     def error(self, message: str) -> NoReturn:
+        """Print the usage of the command that was typed, and what is wrong with it."""
+        if wrong := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)$", message):
+            known = [name.strip(" '") for name in wrong[2].split(",")]
+            message += _near(wrong[1], known)
         if "--json" in sys.argv:
             fix = f"`{self.prog} --help` shows its arguments"
             print(as_json({"error": {"code": "usage", "what": message, "where": self.prog, "fix": fix}}))
-        super().error(message)
+        self.print_usage(sys.stderr)
+        sys.stderr.write(in_red(f"error: {self.prog}: {message}\n", "error:"))
+        raise SystemExit(2)
 
 
 class _Version(Action):

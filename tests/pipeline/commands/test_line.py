@@ -78,3 +78,24 @@ def test_actions_have_help_and_an_example() -> None:
     action = add_action(actions, "x", "go", "do it", "there")
     assert (action.description, action.epilog) == ("Do it.", "example: posttrain x go there")
     assert command.parse_args([]).action == "list" and command.parse_args(["go"]).action == "go"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["params", "--shcema"], "posttrain params: unrecognized argument: --shcema. Did you mean '--schema'?"),
+        (["show", "resluts"], "Did you mean 'results'?"),
+        (["show", "results", "--jsn"], "posttrain show results: unrecognized argument: --jsn. Did you mean '--json'?"),
+        (["compare", "--agianst=grpo"], "unrecognized argument: --agianst=grpo. Did you mean '--against'?"),
+        (["--foo"], "posttrain: unrecognized argument: --foo\n"),
+    ],
+)
+def test_the_usage_of_the_typed_command_and_the_nearest_name(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse(words)
+    shown = capsys.readouterr().err
+    assert said in shown
+    typed = " ".join(word for word in words[:-1] if not word.startswith("-"))
+    assert shown.startswith(f"usage: posttrain {typed}".rstrip())

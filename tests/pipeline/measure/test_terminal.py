@@ -16,7 +16,7 @@ import pytest
 from benchmarks.faults.hostile import KEPT, PLACES, TEXTS, bad, cell
 from posttrain.isolation.library import library_environment
 from posttrain.measure import masking
-from posttrain.measure.terminal import ACTIVE, Coded, SafeStream, escaped, escaped_json
+from posttrain.measure.terminal import ACTIVE, Coded, SafeStream, escaped, escaped_json, in_red
 from posttrain.rollout import Score
 
 SECRETS = (
@@ -140,3 +140,24 @@ def test_an_osc_sequence_does_not_end_a_stage_that_has_imported_dvc(tmp_path: Pa
     assert done.returncode == 0 and done.stdout == "the run goes on\n", done.stderr
     log = (tmp_path / "logs/online@grpo.log").read_text(encoding="utf-8")
     assert f"HTTP 400: {escaped(TEXTS[name])}\n" in done.stderr and escaped(TEXTS[name]) in log
+
+
+@pytest.mark.parametrize(
+    ("terminal", "env", "red"),
+    [
+        (True, {"TERM": "xterm"}, True),
+        (True, {"TERM": "dumb"}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (False, {}, False),
+    ],
+)
+def test_an_error_is_red_on_a_terminal_that_shows_colours(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, env: dict[str, str], red: bool
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal, raising=False)
+    shown = in_red("error: a \x1b[2J", "error:")
+    assert shown == ("\x1b[1;31merror:\x1b[0m a \\x1b[2J" if red else "error: a \x1b[2J")
+    assert isinstance(shown, Coded) == red, "a plain text is escaped by the stream"
