@@ -123,7 +123,7 @@ def test_a_sweep_is_a_deployment_with_its_page(small: Project, tmp_path: Path) -
         assert run["state_type"] == "COMPLETED" and "sweep" in run["tags"], run["state"]
         rows = json.loads(artifact(small, run, "sweep")["data"])
         assert {row["kl.beta"]: row["seeds"] for row in rows} == {"0.02": 2, "0.5": 2}
-        assert "kl.beta=0.02" in artifact(small, run, "comparison")["data"]
+        assert "Best on the held-out prompts: beta 0.02." in artifact(small, run, "comparison")["data"]
         page = (small.root / ".sweeps/kl.html").read_text()
         assert {"kl.beta", "seeds"} <= {*re.findall(r"<th[^>]*>([^<]*)<", page)}
         more = run_now(small, "weekly", log, seeds=[1, 2, 3])
