@@ -79,7 +79,7 @@ def gain(right_S: Floats, start: float) -> tuple[str, str]:
     """Return the gain of a row's seeds over their start with its interval over seeds, and the verdict."""
     change = difference(right_S[:, None], np.array([[start]]))
     if len(right_S) < FEWEST:
-        return f"{change.mean:+.3f}", "cannot tell (one seed)"
+        return f"{change.mean:+.3f}", "cannot tell (1 seed)"
     half = change.half(ALPHA)
     low, high = change.mean - half, change.mean + half
     verdict = "improves" if low > 0 else "worse" if high < 0 else "cannot tell"

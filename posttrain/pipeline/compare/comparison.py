@@ -17,6 +17,7 @@ from posttrain.pipeline.compare.notes import readable, unlike_notes
 from posttrain.pipeline.compare.paired import tested
 from posttrain.pipeline.compare.settings import Setting, grouped, mean_score
 from posttrain.pipeline.compare.statistics import Finding, findings
+from posttrain.pipeline.compare.words import CANNOT_TELL, judged
 from posttrain.settings.params import did_you_mean
 
 FEW = 2
@@ -119,7 +120,7 @@ def _same(left: Setting, right: Setting) -> str:
 
 
 def verdict(pair: Pair, labels: Sequence[str]) -> str:
-    """Return the result as a sentence. With one seed each, it is about the two trainings, not their settings."""
+    """Return the result as a sentence. `(1 seed)`: it is about the two trainings, not their settings."""
     return "; ".join([_by_score(pair, labels), *map(str, pair.falls)])
 
 
@@ -130,14 +131,12 @@ def _by_score(pair: Pair, labels: Sequence[str]) -> str:
     return in_words(pair.finding, labels[pair.left], labels[pair.right])
 
 
-def in_words(finding: Finding, left: str, right: str, trainings: str = "two") -> str:
-    """Return a finding in words. `trainings`: how many it is about if there is one seed."""
+def in_words(finding: Finding, left: str, right: str) -> str:
+    """Return a finding in words."""
     if not finding.significant:
-        return "cannot tell"
+        return CANNOT_TELL
     better = left if finding.mean > 0 else right
-    if finding.over_seeds:
-        return f"{better} is better"
-    return f"cannot tell of the settings (one seed); of these {trainings} trainings {better} is better"
+    return judged(f"{better} is better", over_seeds=finding.over_seeds)
 
 
 def _pairs(labels: Sequence[str], settings: Sequence[Setting], against: str | None) -> list[tuple[int, int]]:

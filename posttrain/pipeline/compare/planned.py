@@ -51,8 +51,7 @@ class Question:
         """The answer, in the words of `compare`."""
         if self.finding is None:
             return f"cannot tell: {self.why_not}"
-        trainings = "two" if self.pairs == 1 else str(2 * self.pairs)
-        answer = "the same weights" if self.same else in_words(self.finding, self.level, self.against, trainings)
+        answer = "the same weights" if self.same else in_words(self.finding, self.level, self.against)
         return "; ".join([answer, *map(str, self.falls)])
 
 

@@ -12,6 +12,7 @@ from posttrain.pipeline.compare.budgets import BUDGETS
 from posttrain.pipeline.compare.comparison import Comparison, Mean, Pair, Training, verdict
 from posttrain.pipeline.compare.moved import moved_lines
 from posttrain.pipeline.compare.paired import Score
+from posttrain.pipeline.compare.words import ABOUT_ONE_SEED, ONE_SEED
 
 MOST_PAIRS, MOST_FALLS = 15, 3
 UNITS = {"steps": "steps", "tokens": "tokens", "seconds": "s"}
@@ -25,7 +26,9 @@ def as_text(found: Comparison, score: Score, named: str | None = None) -> str:
     labels = [mean.label for mean in found.means]
     if found.held_out:
         how = _how(found.held_out, seeds=any(mean.seeds > 1 for mean in found.means))
-        parts.append(f"{metric}, first minus second, {how}\n{_pairs(found.held_out, labels)}")
+        pairs = _pairs(found.held_out, labels)
+        parts.append(f"{metric}, first minus second, {how}\n{pairs}")
+        parts += [ABOUT_ONE_SEED] * (ONE_SEED in pairs)
     parts += moved_lines(found.moved)
     if found.held_out:
         parts += _in_training(found.training, labels)
@@ -118,7 +121,7 @@ def _pair_data(pair: Pair, labels: Sequence[str]) -> dict[str, Any]:
 
 def _single(left: str, right: str) -> dict[str, str]:
     """Return a pair in which one side has one seed, so that its difference has no interval."""
-    return {"left": left, "right": right, "verdict": "cannot tell (one seed)"}
+    return {"left": left, "right": right, "verdict": f"cannot tell {ONE_SEED}"}
 
 
 def _means(means: Sequence[Mean], metric: str) -> str:
@@ -165,7 +168,7 @@ def _training(training: Training, labels: Sequence[str]) -> str:
     if not training.pairs:
         return f"{head}: cannot tell, there is one seed of each"
     about = f"{at.metric}, first minus second, {_how(training.pairs, 'seeds')}"
-    single = f"\n(cannot tell of {len(training.single)} with one seed)" if training.single else ""
+    single = f"\n(cannot tell of {len(training.single)} {ONE_SEED})" if training.single else ""
     return f"{head}: {about}\n{_pairs(training.pairs, labels)}{single}"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from posttrain.measure.text_table import text_table
+from posttrain.pipeline.compare.words import ABOUT_ONE_SEED, ONE_SEED
 from posttrain.pipeline.params.params_file import read
 from posttrain.pipeline.params.stage_table import Settings, group_of, model_runs, section_of
 from posttrain.pipeline.report.curves import evaluations
@@ -56,7 +57,8 @@ def results_table(not_current: Mapping[str, str], against: str | None = None) ->
     lines = text_table([[row[0].ljust(first), *row[1:]] for row in rows], left=left, ruled=True)
     lines += [f"{label.ljust(first)}  {' '.join(error.split())}" for label, error in errors.items()]
     judged, explained = map(_judge_note, summary.items()), gains(summary, tasks, trained)
-    about = (_INTERVALS, reward_note(summary), *judged, explained) if policy_figures(summary) else ()
+    one_seed = ABOUT_ONE_SEED if any(ONE_SEED in cell for row in rows for cell in row) else ""
+    about = (_INTERVALS, one_seed, reward_note(summary), *judged, explained) if policy_figures(summary) else ()
     notes = [textwrap.fill(note, WIDTH) for note in (*about, *_fallen(read())) if note]
     follow = _next() if policy_figures(summary) or others else "Run the pipeline: dvc repro"
     regraded = regraded_lines(read_regraded(read(), not_current))

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from posttrain.evaluate.intervals import FAILED_COUNT, failures_note
+from posttrain.pipeline.compare.words import CANNOT_TELL, judged
 from posttrain.pipeline.report.markup import NOT_MEASURED, UNREAD
 from posttrain.pipeline.report.policies import Policy
 from posttrain.rewards.usage import NAMES as JUDGED
@@ -28,7 +29,6 @@ SEEDS = ("seeds", "over_seeds")
 FELL = "fell_"
 """The name prefix of a guarded metric (`must_not_fall`) that is clearly lower than in the baseline row."""
 BOUNDS = ("_low", "_high")
-CANNOT_TELL = "cannot tell"
 SCORES = ("score", "low", "high", "greedy", "pass_at_1")
 """The metrics that are meaningless if no reward judges the prompts."""
 _LEFT_OUT = re.compile(r"kl_k3|pass_at_(?!1$)\d+|maj_at_\d+|best_of_\d+_by_.+")
@@ -187,7 +187,7 @@ def subtracted(summary: Mapping[str, Figures]) -> str:
 
 
 def verdict(figures: Figures) -> str:
-    """Return a verdict on a difference in one or two words. With one seed, it applies only to this training."""
+    """Return a verdict on a difference: better, worse or cannot tell. `(1 seed)`: it is about these trainings alone."""
     if "gain" not in figures:
         return ""
     fell = [f"{key.removeprefix(FELL)} fell {change:+.3f}" for key, change in figures.items() if key.startswith(FELL)]
@@ -198,9 +198,7 @@ def _by_score(figures: Figures) -> str:
     if figures["gain_low"] <= 0 <= figures["gain_high"]:
         return CANNOT_TELL
     better = "better" if figures["gain"] > 0 else "worse"
-    if figures.get("over_seeds"):
-        return better
-    return f"these trainings {better}" if figures.get("seeds", 1) > 1 else f"this training {better}"
+    return judged(better, over_seeds=bool(figures.get("over_seeds")))
 
 
 def result_titles(summary: Mapping[str, Figures], against: str | None = None) -> list[str]:

@@ -75,7 +75,9 @@ def lineage_table(stages: Sequence[Mapping[str, Any]]) -> Markup:
 
 def results_cells(titles: Sequence[str], rows: Sequence[Sequence[str]], errors: Mapping[str, str]) -> Markup:
     """Return the main table. The page's script sorts it, draws it and changes its baseline."""
-    columns = [Column(title or "verdict", "whole" if "[" in title else "") for title in titles]
+    columns = [
+        Column(title or "verdict", "whole" if "[" in title or title in ("", "verdict") else "") for title in titles
+    ]
     together = [
         [cell.replace(", ", ",\u00a0") if "[" in cell else cell for cell in row] for row in rows
     ]  # one line each

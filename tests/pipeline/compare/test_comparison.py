@@ -200,11 +200,11 @@ def test_scores_beyond_1_are_not_limited(finished: Path) -> None:
 def test_with_one_seed_only_the_trainings_differ_and_not_the_settings(finished: Path) -> None:
     found = compare(select([], None, "sampled"))
     words = as_text(found, "sampled")
-    assert "of these two trainings grpo is better" in words
+    assert "grpo is better (1 seed)" in words and "(1 seed): one side has a single training" in words
     assert words.splitlines()[-1].startswith("Cannot tell which setting is better: with one seed")
     assert "In training" not in words, "their curves share no metric"
     data: dict[str, Any] = json.loads(json.dumps(as_data(found)))
-    assert data["held_out"][0]["verdict"].startswith("cannot tell of the settings (one seed)")
+    assert data["held_out"][0]["verdict"].endswith("is better (1 seed)")
     assert data["training"]["steps"] == {"cannot_tell": "their curves share no reward or accuracy"}
 
 
@@ -326,7 +326,7 @@ def test_a_training_of_one_seed_has_no_interval_of_its_metric(seeded: Path) -> N
     found = compare(select(["low_1", "low_2", "high_1"], None, "sampled"))
     data = as_data(found)
     assert data["held_out"][0]["p_value"] < 0.05
-    single = {"left": "low", "right": "high_1", "verdict": "cannot tell (one seed)"}
+    single = {"left": "low", "right": "high_1", "verdict": "cannot tell (1 seed)"}
     assert data["training"]["steps"]["pairs"] == [single]
     assert "In training at equal steps (40 steps): cannot tell" in as_text(found, "sampled")
 

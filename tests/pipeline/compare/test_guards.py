@@ -93,7 +93,7 @@ def test_a_metric_is_compared_in_place_of_the_score() -> None:
     shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
     said = run(parser("compare").parse_args(["compare", "sft", "dpo", "grpo", "--metric", "valid"]))
     assert "valid on the same 30 held-out prompts" in said
-    assert "of these two trainings sft is better" in said and "note: grpo: 2 completions have no value of valid" in said
+    assert "sft is better (1 seed)" in said and "note: grpo: 2 completions have no value of valid" in said
     data = json.loads(run(parser("compare").parse_args(["compare", "sft", "dpo", "--metric", "valid", "--json"])))
     assert data["held_out"][0]["mean"] == pytest.approx(1 / 3)
     with pytest.raises(DataError, match=r"sft has no metric 'vald'\. Did you mean 'valid'\?"):

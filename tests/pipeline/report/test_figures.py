@@ -70,7 +70,7 @@ def test_a_gain_is_explained_and_the_verdict_says_the_rest() -> None:
     assert text.startswith("What the gain over sft consists of: up gained 0.42, of which +0.28 (67 %) by showing")
     assert "0.50 → 0.90 of the completions" in text and "same" not in text and "down" not in text
     said = {name: verdict(row) for name, row in rows.items()}
-    assert said["up"] == "this training better" and said["same"] == "cannot tell" and said["reward/main"] == ""
+    assert said["up"] == "better (1 seed)" and said["same"] == "cannot tell" and said["reward/main"] == ""
     assert verdict(rows["down"] | {"over_seeds": 1.0}) == "worse"
 
 

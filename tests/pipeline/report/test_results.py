@@ -53,7 +53,7 @@ def test_table_shows_every_policy_and_what_is_next(reported: Path) -> None:
     rows = {line.split()[0]: line for line in lines if line}
     cells = re.split("  +", rows["grpo"])
     assert cells[:2] == ["grpo", "0.900 [0.850, 0.950]"] and cells[2].startswith("+0.317 [")
-    assert cells[3:] == ["this training better", "0.500", "0.900", "1.000", "0.900", "0.010", "12.5", "0.90"]
+    assert cells[3:] == ["better (1 seed)", "0.500", "0.900", "1.000", "0.900", "0.010", "12.5", "0.90"]
     assert [line.split()[0] for line in lines[2:6]] == ["grpo", "dpo", "sft", "base"], "the best first"
     assert "Accuracy of the reward model on held-out pairs: reward/main 0.875." in lines
     assert any("report/report.html" in line for line in lines)
@@ -65,7 +65,7 @@ def test_columns_that_do_not_fit_the_terminal_are_named(reported: Path, monkeypa
     monkeypatch.setenv("COLUMNS", "80")
     table = results_table({}).partition("\n\n")[0].splitlines()
     assert max(map(len, table[:-1])) <= 80 and table[-1].startswith("not shown: ") and "KL to sft" in table[-1]
-    assert "this training better" in table[2]
+    assert "better (1 seed)" in table[2]
 
 
 def test_differences_are_to_the_setting_that_is_asked_for(reported: Path) -> None:

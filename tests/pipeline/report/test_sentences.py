@@ -47,14 +47,14 @@ def test_no_sentence_contradicts_compare(finished: Path, seed: int) -> None:
     expected = {}
     for pair in found.held_out:
         low, high = pair.finding.low, pair.finding.high
-        said = "this training better" if low > 0 else "this training worse" if high < 0 else "cannot tell"
+        said = "better (1 seed)" if low > 0 else "worse (1 seed)" if high < 0 else "cannot tell"
         expected[labels[pair.left]] = (said, f"{pair.finding.mean:+.3f} [{low:+.3f}, {high:+.3f}]")
     build_report()
     (finished / "README.md").write_text(f"{BEGIN}\n{END}\n", encoding="utf-8")
     write_readme({})
     shown: Any = page_data((finished / "report/report.html").read_text(encoding="utf-8"))
     table = results_table({})
-    gained = {label: "gained" for label, (said, _) in expected.items() if said.endswith("better")}
+    gained = {label: "gained" for label, (said, _) in expected.items() if said.startswith("better")}
     readme = (finished / "README.md").read_text(encoding="utf-8")
     for text in (" ".join(table.split()), "; ".join(shown["gain"]), readme):
         assert dict(SAID.findall(text)) == gained, text

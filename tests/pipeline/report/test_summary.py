@@ -129,12 +129,12 @@ def test_the_row_that_is_subtracted() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({}, "this training better"),
-        ({"seeds": 3}, "these trainings better"),
+        ({}, "better (1 seed)"),
+        ({"seeds": 3}, "better (1 seed)"),
         ({"over_seeds": 1.0}, "better"),
         ({"gain": -0.2, "gain_low": -0.3, "gain_high": -0.1, "over_seeds": 1.0}, "worse"),
         ({"gain_low": -0.1}, "cannot tell"),
-        ({"fell_brief": -0.25}, "this training better; brief fell -0.250"),
+        ({"fell_brief": -0.25}, "better (1 seed); brief fell -0.250"),
     ],
 )
 def test_verdicts(changed: dict[str, float], said: str) -> None:
@@ -157,7 +157,7 @@ def test_the_main_table() -> None:
     assert result_titles(SUMMARY, "dpo")[2] == "minus dpo [95 %, Holm]"
     assert result_rows(SUMMARY) == [
         ["sft", "0.300 [0.200, 0.400]", "-", "", "-", "-", "-", "0.00"],
-        ["grpo", "0.500 [0.400, 0.600]", "+0.200 [+0.100, +0.300]", "this training better", "-", "-", "-", "2.00"],
+        ["grpo", "0.500 [0.400, 0.600]", "+0.200 [+0.100, +0.300]", "better (1 seed)", "-", "-", "-", "2.00"],
     ]
     seeds = {"sft": {**BASE, "seeds": 2}, "grpo": BETTER}
     assert module._has_seeds(seeds) is True and module._has_seeds(SUMMARY) is False
