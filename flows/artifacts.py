@@ -20,7 +20,6 @@ from posttrain.measure.text_table import text_table
 from posttrain.measure.timings import FOLDER, timings_table
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.report.heading import PAGE_SO_FAR
-from posttrain.pipeline.report.markup import NOT_MEASURED
 from posttrain.pipeline.report.plots_page import vegalite_5
 
 from .graph import Stage
@@ -82,8 +81,7 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     )
     if failed:  # the page under report/ is that of an earlier run
         print(_posttrain(root, "show", "report"), end="", flush=True)
-    about = "Every setting with its metrics, or why it has none"
-    create_table_artifact(safe_rows(results(root)), key="results", description=about)
+    create_markdown_artifact(_shown_results(root, page), key="results", description="The table of the report's page")
     # Figures of stages that this flow has run or found current: the others may have those of earlier params.
     current = [stage for stage in stages if outcomes.get(stage.name, _NOT_RUN).state in _CURRENT]
     changed = metrics_diff(root, [file for stage in current for file in stage.metrics])
@@ -124,27 +122,11 @@ def safe_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def results(root: Path) -> list[dict[str, Any]]:
-    """Return the rows of `posttrain show results`, one per setting; empty if nothing is evaluated."""
-    return in_columns(json.loads(_posttrain(root, "show", "results", "--json") or "[]"))
-
-
-def in_columns(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of results with equal keys. Each rated policy is a row with its rating as score."""
-    rows = [row for one in found for row in (_rated(one) if "ratings" in one else [one])]
-    tables = ["table", "run"] if any("table" in row for row in rows) else []
-    difference = ["gain", "gain_low", "gain_high", "verdict"]
-    columns = [*tables, "policy", "seeds", "score", "low", "high", *difference, "greedy", "kl", "error"]
-    return [
-        {column: NOT_MEASURED if row.get(column, "") is None else row.get(column, "") for column in columns}
-        for row in rows
-    ]
-
-
-def _rated(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    names = {"policy": "policy", "score": "rating", "low": "rating_low", "high": "rating_high"}
-    for row in found["policies"]:
-        yield {"table": f"ratings {found['ratings']}", **{name: row[key] for name, key in names.items()}}
+def _shown_results(root: Path, page: str) -> str:
+    """Return the page's table in Markdown, and where the page and the logs are."""
+    shown = _posttrain(root, "show", "results", "--markdown").strip()
+    where = f"Page: [{page}]({(root / page).as_uri()}), or `posttrain watch` in `{root}`. Logs: `{root / 'logs'}`"
+    return f"{escaped(shown) or _NONE}\n\n{escaped(where)}"
 
 
 def _posttrain(root: Path, *words: str) -> str:

@@ -21,7 +21,7 @@ from posttrain.errors import PosttrainError
 from posttrain.locks import hold
 from posttrain.pipeline.compare.experiments import TIMES
 
-from . import artifacts, environment, run, sweep_runner, task_runners
+from . import artifacts, environment, labels, run, sweep_runner, task_runners
 from .graph import GraphReader, find_root
 from .orphan_guard import OrphanGuard
 from .sweep import FOLDER
@@ -107,6 +107,7 @@ def _run_sweep(root: Path, name: str, sweep: Sweep, jobs: int | None) -> State[A
     more = f" and {len(plan.planned) - _SHOWN} more" if len(plan.planned) > _SHOWN else ""
     names = ", ".join(trial.name for trial in plan.planned[:_SHOWN]) + more
     if not plan.pending:
+        labels.label(root, _does(plan))
         artifacts.publish_sweep(root, plan.name, plan.measured)
         return Completed(name="Cached", message=f"nothing to do: {names} ran at this commit")
     hold(root / TIMES / f"{plan.name}.lock", f"the sweep {plan.name}")

@@ -129,18 +129,21 @@ class StageRunner:
             if ended.reason is process.Reason.ENDED
             else f"timed out after {ended.seconds:.0f} s"
         )
-        said = _failure(self.root, stage.name, begun)
-        lines = said or "\n".join(f"  {line}" for line in ended.tail[-_MESSAGE_LINES:])
-        return Outcome("Failed", ended.seconds, f"stage '{stage.name}' failed ({how}):\n{lines}")
+        return Outcome("Failed", ended.seconds, _why_failed(self.root, stage.name, begun, ended.tail, how))
 
 
-def _failure(root: Path, stage: str, begun: float) -> str:
-    """Return the error that the stage wrote in this run and the path of its log; empty if there is none."""
+def _why_failed(root: Path, stage: str, begun: float, tail: Sequence[str], how: str) -> str:
+    """Return the reason first: the error that the stage wrote in this run, or the end of its output; then its log."""
     file, log = root / failure_path(stage), root / log_path(stage)
     with suppress(OSError):
         if file.stat().st_mtime >= begun:
-            return f"  {file.read_text(encoding='utf-8').strip()}\n  more in {log}"
-    return ""
+            first, *more = file.read_text(encoding="utf-8").strip().splitlines()
+            lines = [f"{stage} failed: {first}", *(f"  {line}" for line in more), f"  {how}; log: {log}"]
+            return "\n".join(lines)
+    lines = [line for line in tail[-_MESSAGE_LINES:] if line.strip()]
+    reason = next((line for line in reversed(lines) if not line.startswith("ERROR: failed to reproduce")), how)
+    more = [f"  {line}" for line in lines]
+    return "\n".join([f"{stage} failed: {reason.strip()} ({how})", *(more if len(more) > 1 else [])])
 
 
 def _log_line(line: str) -> None:

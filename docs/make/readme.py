@@ -25,7 +25,7 @@ from posttrain.pipeline.report.build import PAGE
 from posttrain.pipeline.report.lineage import labels
 from posttrain.pipeline.report.markup import NOT_MEASURED, UNREAD
 from posttrain.pipeline.report.policies import read_json
-from posttrain.pipeline.report.results import reward_note
+from posttrain.pipeline.report.results import markdown_table, reward_note
 from posttrain.pipeline.report.stale_results import staleness
 from posttrain.pipeline.report.summary import (
     SUMMARY,
@@ -117,8 +117,7 @@ def read_summary() -> tuple[dict[str, Figures], dict[str, str], dict[str, list[s
 
 def _block(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:
     titles, rows = result_titles(summary), result_rows(summary)
-    ruler = ["---", *["---:"] * (len(titles) - 1)]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in [titles, ruler, *rows])
+    table = markdown_table([titles, *rows])
     explained = gains(summary, tasks, trainings_in(read_json(Path(SUMMARY))))
     notes = [note for note in (reward_note(summary), explained) if note]
     return "\n\n".join([f"{BEGIN}\n{WRITTEN_BY}", table, *notes, END])

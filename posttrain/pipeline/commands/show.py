@@ -25,12 +25,14 @@ the metrics, all measured on prompts that were never trained on:
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the argument: what to show. Default: the results."""
     actions = add_actions(parser, "results")
-    parser.set_defaults(against=None)
+    parser.set_defaults(against=None, markdown=False)
     does = "show every setting with its metrics, the best first, or why it has none"
     results = add_action(actions, "show", "results", does, "--json")
     results.epilog = f"{results.epilog}\n{FIGURES}"
     base = "a setting, or one of its policies; default: the reference of evaluate.settings. For experiments: compare"
     results.add_argument("--against", metavar="NAME", help=base)
+    markdown = "print the table in Markdown, for a pull request or a README"
+    results.add_argument("--markdown", action="store_true", help=markdown)
     does = "write a page of the current results to logs/report.html, also when a run has failed"
     report = add_action(actions, "show", "report", does, "--to page.html")
     about = "another file, e.g. to send; it has commit, date, machine, seeds and times; default: logs/report.html"
@@ -70,7 +72,7 @@ def _results(arguments: Namespace, action: str) -> str:
     from posttrain.pipeline.report.stale_results import staleness
 
     found = staleness()
-    if found.running and not arguments.json:
+    if found.running and not (arguments.json or arguments.markdown):
         are = "is" if len(found.running) == 1 else "are"
         print(f"{', '.join(found.running)} {are} running; of finished stages:\n", flush=True)
     from posttrain.pipeline.report import results
@@ -79,4 +81,5 @@ def _results(arguments: Namespace, action: str) -> str:
         return results.write_report(found.reasons, arguments.to)
     if arguments.json:
         return Document(results.results_json(found.reasons, arguments.against))
-    return results.results_table(found.reasons, arguments.against)
+    shown = results.results_markdown if arguments.markdown else results.results_table
+    return shown(found.reasons, arguments.against)

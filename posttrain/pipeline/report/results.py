@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from posttrain.measure.text_table import text_table
@@ -16,7 +16,7 @@ from posttrain.pipeline.report.curves import evaluations
 from posttrain.pipeline.report.decision import decide
 from posttrain.pipeline.report.lineage import labels
 from posttrain.pipeline.report.lm_eval import lm_eval_lines, lm_eval_rows
-from posttrain.pipeline.report.other_tables import as_lines, other_tables
+from posttrain.pipeline.report.other_tables import as_cells, as_lines, other_tables
 from posttrain.pipeline.report.policies import read_policies
 from posttrain.pipeline.report.ratings import rating_lines, read_ratings
 from posttrain.pipeline.report.regraded import read_regraded, regraded_lines
@@ -64,6 +64,27 @@ def results_table(not_current: Mapping[str, str], against: str | None = None) ->
     regraded = regraded_lines(read_regraded(read(), not_current))
     blocks = ["\n".join(lines), *_rated(read(), not_current), *notes, *as_lines(others), regraded, theirs, follow]
     return "\n\n".join(block for block in blocks if block)
+
+
+def results_markdown(not_current: Mapping[str, str], against: str | None = None) -> str:
+    """Return the page's tables in Markdown: every setting, and the evaluations on their own tables."""
+    summary, tasks, trained, errors = current_summary(not_current, against)
+    others, missing = other_tables(read(), not_current)
+    parts = []
+    if policy_figures(summary):
+        parts.append(markdown_table([result_titles(summary, against), *result_rows(summary)]))
+    parts += [
+        f"**{name}**\n\n{markdown_table(cells)}" for name, cells in ((other.name, as_cells(other)) for other in others)
+    ]
+    parts += [f"- {label}: {' '.join(error.split())}" for label, error in (errors | missing).items()]
+    notes = (reward_note(summary), gains(summary, tasks, trained)) if policy_figures(summary) else ()
+    return "\n\n".join(part for part in (*parts, *notes) if part)
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as a table in Markdown; the first row has the titles."""
+    lines = [rows[0], ["---", *["---:"] * (len(rows[0]) - 1)], *rows[1:]]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
 def _rated(settings: Settings, not_current: Mapping[str, str]) -> Iterator[str]:

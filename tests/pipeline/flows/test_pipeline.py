@@ -144,8 +144,8 @@ def test_an_operator_reads_what_ran_how_far_it_is_and_why_it_failed(project: Pro
     assert {"by hand", "master"} == {*found["tags"]}
     assert found["parameters"] == {"targets": ["say"], "selection": "stale", "executor": "local"}
     task = project.task_runs(ended)["say"]
-    failed = "stage 'say' failed (exit code 3):\n  apples: cannot be added to pears. Take pears"
-    assert task["state"]["message"] == f"{failed}\n  more in {project.root}/logs/say.log"
+    failed = "say failed: apples: cannot be added to pears. Take pears"
+    assert task["state"]["message"] == f"{failed}\n  exit code 3; log: {project.root}/logs/say.log"
     assert project.errors(task, "ValueError: pears")[:2] == ["Traceback (most recent call last):", "ValueError: pears"]
     artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [project.run_id(ended.err)]}})
     (progress,) = [one for one in artifacts if one["type"] == "progress"]
@@ -164,14 +164,14 @@ def test_a_failure_leaves_the_other_branch_to_finish(project: Project) -> None:
         "join": "NotRun",
         "sub/dvc.yaml:extra": "NotRun",
     }
-    message = ended.err[ended.err.rindex("stage 'branch@left' failed") :]
+    message = ended.err[ended.err.rindex("branch@left failed: ") :]
     assert "left: cannot add apples to pears" in message
     assert "not run: join, sub/dvc.yaml:extra" in message
     recorded = project.task_runs(ended)
     failed = recorded["branch@left"]["state"]
     assert failed["type"] == "FAILED"
     assert "cannot add apples to pears" in failed["message"]
-    assert "stage 'branch@left' failed (exit code 1)" in message, "the stage's own exit code, not DVC's 255"
+    assert "left: cannot add apples to pears (exit code 1)" in message, "the stage's own exit code, not DVC's 255"
     behind = recorded["join"]["state"]
     assert (behind["type"], behind["name"]) == ("CANCELLED", "NotRun"), "no bar that grows for ever"
     assert project.errors(recorded["branch@left"], "failed to reproduce")
@@ -184,7 +184,7 @@ def test_retries_and_timeout(project: Project) -> None:
     ended = project.run("branch")
     assert ended.code == 1
     assert ended.states == {"prepare": "Completed", "branch@left": "Completed", "branch@right": "Failed"}
-    assert "stage 'branch@right' failed (timed out after" in ended.err
+    assert re.search(r"branch@right failed: .*timed out after", ended.err)
     assert project.left_running() == []
 
 

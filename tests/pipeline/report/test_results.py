@@ -30,7 +30,7 @@ from posttrain.pipeline.report.build import build_report, read_report
 from posttrain.pipeline.report.decision import decide
 from posttrain.pipeline.report.other_tables import as_cells, other_tables
 from posttrain.pipeline.report.policies import read_policies
-from posttrain.pipeline.report.results import _judge_note, results_json, results_table
+from posttrain.pipeline.report.results import _judge_note, markdown_table, results_json, results_markdown, results_table
 from posttrain.pipeline.report.stale_results import staleness
 from posttrain.pipeline.report.summary import extra_columns
 from posttrain.settings.plain import merge
@@ -398,3 +398,12 @@ def test_what_a_judge_took_is_a_line_and_no_column() -> None:
         "",
     ]
     assert extra_columns(summary) == []
+
+
+def test_the_table_in_markdown_is_that_of_the_page(finished: Path) -> None:
+    text = results_markdown({})
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    titles, ruler, *settings = rows
+    assert titles[0] == "setting" and {*ruler[1:]} == {"---:"} and len({len(row) for row in rows}) == 1
+    assert {row[0] for row in settings} == {"base", "sft", "dpo", "grpo"}
+    assert markdown_table([["a|b"], ["c"]]) == "| a\\|b |\n| --- |\n| c |"
