@@ -9,6 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from posttrain.errors import PipelineError
+from posttrain.pipeline.compare.bands import Band, bands
 from posttrain.pipeline.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.pipeline.compare.guards import Fall, broken, guarded, untested
@@ -76,6 +77,8 @@ class Comparison:
     notes: list[str]
     moved: list[Moved] = field(default_factory=list)
     """Completions that two evaluations share, with other scores."""
+    curves: tuple[str, list[Band]] = ("", [])
+    """The metric that all trainings have a curve of, and the curve of each setting."""
 
 
 def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Comparison:
@@ -102,7 +105,7 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
     at = [at_equal(settings, budget) for budget in BUDGETS]
     training = [_in_training(equal, settings, pairs) for equal in at]
     notes += [*_few(means), *_unequal(means)]
-    return Comparison(len(found[0].prompts), means, held_out, training, notes, moved(found))
+    return Comparison(len(found[0].prompts), means, held_out, training, notes, moved(found), bands(settings))
 
 
 def _same(left: Setting, right: Setting) -> str:

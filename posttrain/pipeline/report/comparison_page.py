@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from posttrain.pipeline.compare.budgets import BUDGETS
-from posttrain.pipeline.compare.comparison import Comparison, verdict
+from posttrain.pipeline.compare.comparison import Comparison, Pair, verdict
 from posttrain.pipeline.compare.importance import HOW, Importance
 from posttrain.pipeline.compare.paired import Score
 from posttrain.pipeline.compare.planned import Planned
 from posttrain.pipeline.compare.planned_text import TITLES, p_text, tables
 from posttrain.pipeline.compare.text import conclusion, score_title
+from posttrain.pipeline.compare.words import CANNOT_TELL, judged
+from posttrain.pipeline.report.band_chart import band_chart
 from posttrain.pipeline.report.markup import Column, Markup, element, listed, table
 from posttrain.pipeline.report.page import plain_page
 
@@ -37,18 +39,20 @@ def comparison_page(
             *(mean.varied.get(key, mean.label) for key in varied),
             str(mean.seeds),
             f"{mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]",
-            *_difference(found, labels, place, base),
+            *_difference(found, place, base),
             *("-" if mean.spent[budget] is None else f"{mean.spent[budget]:,.0f}" for budget in BUDGETS),
         ]
         for place, mean in enumerate(found.means)
     ]
-    columns = [Column(title, "left wrap" if title in (*varied, "verdict") else "") for title in titles]
+    kinds = dict.fromkeys((*varied, "verdict"), "left wrap") | {title: "whole" for title in titles if "[" in title}
+    columns = [Column(title, kinds.get(title, "")) for title in titles]
     what = named or f"{metric.capitalize()}s"
-    tests = f"{what} on the same {found.prompts} held-out prompts, as `posttrain {command}` tests them."
-    about = element("p", f"{tests} {conclusion(found)}")
-    settings = (about, table(command, columns, rows), _importance(mattered), listed(found.notes))
+    typed = element("code", f"posttrain {command}")
+    about = element("p", f"{what} on the same {found.prompts} held-out prompts, as ", typed, f". {conclusion(found)}")
+    drawn = band_chart(*found.curves)
+    settings = (about, table(command, columns, rows), listed(found.notes), drawn, _importance(mattered))
     parts = (element("h1", command), *_answers(answers, metric), *settings)
-    return plain_page(command, element("main", *parts))
+    return plain_page(command, element("main", *parts), "sweep.js")
 
 
 def _answers(answers: Planned | None, metric: str) -> list[Markup]:
@@ -85,11 +89,20 @@ def _importance(mattered: Sequence[Importance]) -> Markup:
     return Markup("".join((element("h2", title), element("p", HOW), table(title, columns, rows))))
 
 
-def _difference(found: Comparison, labels: Sequence[str], place: int, base: int) -> tuple[str, str]:
+def _verdict(pair: Pair, sign: int) -> str:
+    """Return the verdict on a row: better or worse than the row that is subtracted."""
+    if pair.same:
+        return verdict(pair, ["", ""])
+    better = "better" if sign * pair.finding.mean > 0 else "worse"
+    said = judged(better, over_seeds=pair.finding.over_seeds) if pair.finding.significant else CANNOT_TELL
+    return "; ".join([said, *map(str, pair.falls)])
+
+
+def _difference(found: Comparison, place: int, base: int) -> tuple[str, str]:
     """Return a setting's difference to another one and the verdict; empty if it is the same or not compared."""
     for pair in found.held_out:
         if {pair.left, pair.right} == {place, base} and place != base:
             sign = 1 if pair.left == place else -1
             low, high = sorted((sign * pair.finding.low, sign * pair.finding.high))
-            return f"{sign * pair.finding.mean:+.3f} [{low:+.3f}, {high:+.3f}]", verdict(pair, labels)
+            return f"{sign * pair.finding.mean:+.3f} [{low:+.3f}, {high:+.3f}]", _verdict(pair, sign)
     return "-", ""

@@ -50,10 +50,13 @@ def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup], *, 
     return "".join(filled)
 
 
-def plain_page(title: str, body: Markup) -> str:
-    """Return a page of text and tables with the same style and no script."""
+def plain_page(title: str, body: Markup, script: str = "") -> str:
+    """Return a page of text and tables with the same style. `script`: a file that makes it nicer, if it needs one."""
     style = asset("page.css")
+    code = f'"use strict";\n(() => {{\n{asset(script)}}})();\n' if script else ""
     policy = f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src '{_hash(style)}'"
+    policy += f"; script-src '{_hash(code)}'" if code else ""
+    run = f"\n<script>{code}</script>" if code else ""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -64,7 +67,7 @@ def plain_page(title: str, body: Markup) -> str:
 <style>{style}</style>
 </head>
 <body>
-{body}
+{body}{run}
 </body>
 </html>
 """

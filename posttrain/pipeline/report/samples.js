@@ -94,13 +94,28 @@ function answers(label, mine, kind, query) {
         copying("copy", sample.text, "copy the completion"), copying("why", `posttrain why ${sample.id}`, `copy: posttrain why ${sample.id}`)),
       el("p", { class: "parts" }, el("span", { class: `badge ${sample.kind === "right" ? "right" : sample.kind === "scored" ? "" : "wrong"}` }, verdict), " ",
         sample.cut && [el("span", { class: "badge wrong" }, "cut"), " "], why && el("b", {}, `${why}. `), [...parts, counted(sample.tokens, "token")].join(", ")),
-      el("pre", { class: sample.text ? null : "empty" }, sample.text === "" ? "(nothing)" : marked(sample.text, query)));
+      reachable(el("pre", { class: sample.text ? null : "empty" }, sample.text === "" ? "(nothing)" : marked(sample.text, query)), `completion of ${label}`));
     if (!moved) return;
     host.querySelectorAll(".steps button")[moved > 0 ? 1 : 0].focus();
     byId("spoken").textContent = visible(`${label} ${name}: ${verdict} ${why}`);
   };
   show(preferred);
   return host;
+}
+
+// A long text scrolls in its box, which the keyboard then has to reach.
+const LONG = new ResizeObserver((changes) => {
+  for (const { target } of changes) {
+    if (target.scrollHeight > target.clientHeight) target.setAttribute("tabindex", "0");
+    else target.removeAttribute("tabindex");
+  }
+});
+
+function reachable(text, name) {
+  text.setAttribute("role", "region");
+  text.setAttribute("aria-label", name);
+  LONG.observe(text);
+  return text;
 }
 
 function copying(text, what, title) {

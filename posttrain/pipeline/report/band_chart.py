@@ -1,0 +1,59 @@
+"""Curves with bands as a picture that needs no script: a line for the mean, an area for the range over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from posttrain.pipeline.compare.bands import Band
+from posttrain.pipeline.report.markup import Markup, element
+
+MOST: Final = 8
+"""The most settings that are drawn: those that come first."""
+WIDE, HIGH, LEFT, BELOW = 860, 320, 56, 30
+TICKS: Final = 5
+
+
+def band_chart(metric: str, bands: Sequence[Band]) -> Markup:
+    """Return the chart with its legend; empty without curves."""
+    shown = [band for band in bands if len(band.steps)][:MOST]
+    if not shown:
+        return Markup("")
+    low, high = min(float(band.low.min()) for band in shown), max(float(band.high.max()) for band in shown)
+    high = high if high > low else low + 1.0
+    last = max(float(band.steps[-1]) for band in shown)
+
+    def points(steps: Sequence[float], values: Sequence[float]) -> str:
+        pairs = zip(steps, values, strict=True)
+        return " ".join(
+            f"{LEFT + (WIDE - LEFT - 8) * step / last:.1f},{8 + (HIGH - BELOW - 8) * (high - value) / (high - low):.1f}"
+            for step, value in pairs
+        )
+
+    parts = [*_axes(low, high, last)]
+    for place, band in enumerate(shown):
+        colour, steps = f"c{place}", band.steps.tolist()
+        if (band.high > band.low).any():
+            around = points([*steps, *steps[::-1]], [*band.high.tolist(), *band.low.tolist()[::-1]])
+            parts.append(element("polygon", class_=f"band {colour}", points=around))
+        parts.append(element("polyline", class_=f"mean {colour}", points=points(steps, band.mean.tolist())))
+    about = f"{metric} per optimizer step: {', '.join(band.label for band in shown)}"
+    drawn = element("svg", *parts, viewBox=f"0 0 {WIDE} {HIGH}", role="img", aria_label=about)
+    keys = [element("li", element("span", class_=f"key c{place}"), band.label) for place, band in enumerate(shown)]
+    more = f" The first {MOST} of {len(bands)} settings are drawn." if len(bands) > MOST else ""
+    note = f"{metric} per optimizer step. Line: mean over seeds. Area: lowest to highest seed.{more}"
+    title = element("h2", "Training curves")
+    return Markup("".join((title, element("p", note), drawn, element("ul", *keys, class_="keys"))))
+
+
+def _axes(low: float, high: float, last: float) -> list[Markup]:
+    parts = []
+    for share in np.linspace(0, 1, TICKS):
+        y, x = 8 + (HIGH - BELOW - 8) * (1 - share), LEFT + (WIDE - LEFT - 8) * share
+        parts.append(element("line", class_="grid", x1=str(LEFT), x2=str(WIDE - 8), y1=f"{y:.1f}", y2=f"{y:.1f}"))
+        value = f"{low + share * (high - low):.3g}"
+        parts.append(element("text", value, x=str(LEFT - 6), y=f"{y + 4:.1f}", class_="at"))
+        parts.append(element("text", f"{last * share:.0f}", x=f"{x:.1f}", y=str(HIGH - 8), class_="step"))
+    return parts

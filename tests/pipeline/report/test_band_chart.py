@@ -1,0 +1,36 @@
+"""The picture of curves with bands."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import numpy as np
+
+from posttrain.pipeline.compare.bands import Band
+from posttrain.pipeline.report.band_chart import HIGH, MOST, WIDE, band_chart
+
+
+def band(label: str, *, spread: float = 0.0) -> Band:
+    steps, mean = np.array([1.0, 2.0, 4.0]), np.array([0.1, 0.5, 0.9])
+    return Band(label, steps, mean, mean - spread, mean + spread)
+
+
+def test_a_line_for_the_mean_and_an_area_for_several_seeds() -> None:
+    chart = ET.fromstring(f"<div>{band_chart('reward', [band('a', spread=0.1), band('<b>')])}</div>")
+    lines, areas = chart.findall(".//polyline"), chart.findall(".//polygon")
+    assert (len(lines), len(areas)) == (2, 1), "a single seed has no range"
+    places = [tuple(map(float, point.split(","))) for point in lines[0].attrib["points"].split()]
+    assert [x for x, _ in places] == sorted(x for x, _ in places) and places[0][1] > places[-1][1], "up is more"
+    assert all(0 <= x <= WIDE and 0 <= y <= HIGH for x, y in places)
+    assert [one.text or "" for one in chart.findall(".//li/span")] == ["", ""] and "<b>" in "".join(chart.itertext())
+
+
+def test_too_many_settings_are_said() -> None:
+    chart = band_chart("reward", [band(str(nth)) for nth in range(MOST + 3)])
+    assert chart.count("<polyline") == MOST and f"The first {MOST} of {MOST + 3} settings are drawn" in chart
+
+
+def test_nothing_to_draw_and_a_flat_curve() -> None:
+    assert band_chart("", []) == ""
+    flat = Band("flat", np.array([1.0]), np.array([0.5]), np.array([0.5]), np.array([0.5]))
+    assert "nan" not in band_chart("reward", [flat])
