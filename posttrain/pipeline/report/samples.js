@@ -104,18 +104,12 @@ function answers(label, mine, kind, query) {
 }
 
 // A long text scrolls in its box, which the keyboard then has to reach.
-const LONG = new ResizeObserver((changes) => {
-  for (const { target } of changes) {
-    if (target.scrollHeight > target.clientHeight) target.setAttribute("tabindex", "0");
-    else target.removeAttribute("tabindex");
-  }
-});
+const LONG = { letters: 250, lines: 9 };
 
 function reachable(text, name) {
-  text.setAttribute("role", "region");
-  text.setAttribute("aria-label", name);
-  LONG.observe(text);
-  return text;
+  const shown = text.textContent;
+  if (shown.length <= LONG.letters && shown.split("\n").length <= LONG.lines) return text;
+  return put(text, { tabindex: "0", role: "group", "aria-label": name }, [...text.childNodes]);
 }
 
 function copying(text, what, title) {

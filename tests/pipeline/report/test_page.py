@@ -500,3 +500,20 @@ def test_every_control_has_a_label_and_is_reached_by_keyboard(page: Page) -> Non
     assert page.run("new Set([...document.querySelectorAll('[id]')].map((one) => one.id)).size") == page.run(
         "document.querySelectorAll('[id]').length"
     )
+
+
+@pytest.mark.slow
+def test_the_keyboard_reaches_every_box_that_scrolls(port: int, tmp_path: Path) -> None:
+    folder = workspace.many(tmp_path / "many", settings=15, seeds=2, prompts=20)
+    with Page(port) as page:
+        page.open(built(folder))
+        page.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        scrolls = "one.scrollHeight > one.clientHeight + 14 && /auto|scroll/.test(getComputedStyle(one).overflowY)"
+        boxes = f"[...document.querySelectorAll('main *')].filter((one) => {scrolls})"
+        assert page.run(f"{boxes}.length") >= 80
+        unreached = "one.tabIndex < 0 && !one.querySelector('button, a, input, select, [tabindex=\"0\"]')"
+        assert page.run(f"{boxes}.filter((one) => {unreached}).length") == 0
+        top = "document.querySelector('#results-table thead th').getBoundingClientRect().top"
+        page.run("document.querySelector('#results-table .scroll').scrollTop = 200")
+        box = "document.querySelector('#results-table .scroll').getBoundingClientRect().top"
+        assert abs(page.run(top) - page.run(box)) < 2, "the table's titles stay visible"
