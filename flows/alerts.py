@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from posttrain.errors import PipelineError
 
-from .notify import VARIABLE
+from .notify import VARIABLE, webhook
 
 NAME = "posttrain: failures"
 BLOCK = "posttrain-failures"
@@ -31,7 +30,7 @@ def make() -> str:
     from prefect.events.actions import CallWebhook
     from prefect.events.schemas.automations import EventTrigger, Posture
 
-    url = os.environ.get(VARIABLE)
+    url = webhook()
     if not url:
         fix = f"Set {VARIABLE} to the webhook's address. The server keeps it as a secret block, {BLOCK}"
         raise PipelineError(what="there is no webhook", where=VARIABLE, fix=fix)

@@ -22,6 +22,8 @@ def counts(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts):
         raise ArgumentTypeError(f"'{text}' are not whole numbers. Write them like 1,2,3")
+    if len({*map(int, parts)}) < len(parts):
+        raise ArgumentTypeError(f"'{text}' has a number twice. Give each once")
     return [int(part) for part in parts]
 
 

@@ -15,13 +15,14 @@ from typing import Any
 
 from posttrain.errors import PipelineError, PosttrainError
 from posttrain.isolation.library import python_path
+from posttrain.locks import hold
 from posttrain.measure.terminal import escaped
 from posttrain.measure.text_table import FoldedHelp
 from posttrain.pipeline.by_name import flows_package
 
 from . import arguments, data_watcher, deploy_parameters, server
 from .graph import find_root
-from .notify import VARIABLE
+from .notify import VARIABLE, webhook
 
 EXAMPLE = "serve --cron '0 3 * * *'"
 
@@ -98,7 +99,8 @@ def _add(commands: Any, name: str, does: str, example: str) -> argparse.Argument
 
 
 def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
-    what = deploy_parameters.deployed(options)
+    what, note = deploy_parameters.deployed(options), _webhook_note()
+    _hold_name(home, what.flow, options.name)
     temporary = server.connect(home)
     arguments.check_schedule(options.cron, options.rrule)
     if temporary is not None:
@@ -113,7 +115,8 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
         watcher = data_watcher.FolderWatcher(options.watch)
         watching = (watcher, options.look_every, stop, data_watcher.emit_changed)
         threading.Thread(target=data_watcher.watch, args=watching, daemon=True).start()
-    print(f"serving {what.flow}/{options.name} in {root}; {_webhook_note()}", flush=True)
+    print(f"serving {what.flow}/{options.name} in {root}; {note}", flush=True)
+    _say_replaced(what, options.name)
     try:
         # This process limits the runs, and not the server, which would count a killed run for minutes.
         serve(
@@ -132,8 +135,10 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
 
 def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
     what = deploy_parameters.deployed(options)
+    _hold_name(home, what.flow, options.name)
     _need_server(home)
     arguments.check_schedule(options.cron, options.rrule)
+    _say_replaced(what, options.name)
     from prefect import Flow
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
 
@@ -157,6 +162,31 @@ def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
     print(f"  prefect worker start --pool {options.pool}")
     if options.watch:
         print(f"  posttrain deploy watch {options.watch}    # once, where the data arrives")
+
+
+def _hold_name(home: Path, flow: str, name: str) -> None:
+    """Keep another `serve` from taking over a deployment that a process serves: Prefect would replace it silently."""
+    try:
+        hold(home / f"{flow}-{name}.lock", f"the deployment {flow}/{name}", patience_s=0)
+    except PipelineError as error:
+        fix = "Give this deployment another name by --name, or end that process"
+        raise PipelineError(what=error.what, where="--name", fix=fix) from error
+
+
+def _say_replaced(what: deploy_parameters.Deployed, name: str) -> None:
+    """Say which earlier deployment of the same name this one replaces."""
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client:
+        try:
+            old = client.read_deployment_by_name(f"{what.flow}/{name}")
+        except ObjectNotFound:
+            return
+    if (before := {key: value for key, value in old.parameters.items() if value}) != {
+        key: value for key, value in what.parameters.items() if value
+    }:
+        print(f"it replaces the earlier {what.flow}/{name} with the parameters {before}", flush=True)
 
 
 def _watch(_: Path, home: Path, options: argparse.Namespace) -> None:
@@ -217,7 +247,7 @@ def _ensure_pool(name: str) -> None:
 
 
 def _webhook_note() -> str:
-    return f"failures are posted to {VARIABLE}" if os.environ.get(VARIABLE) else f"{VARIABLE} is not set"
+    return f"failures are posted to {VARIABLE}" if webhook() else f"{VARIABLE} is not set"
 
 
 if __name__ == "__main__":

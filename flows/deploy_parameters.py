@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from posttrain.errors import ParamsError
 
 from . import arguments, environment
+from .graph import GraphReader, find_root
 from .sweep import FOLDER, values_of
 from .sweep_config import Trial, check_sweep, check_trials, checked_sweep_name, read_sweep, trials
 
@@ -48,16 +51,18 @@ def deployed(options: argparse.Namespace) -> Deployed:
     """Return what the deployment runs. Reject wrong settings. The current folder is the project's."""
     env = dict(_split(word, "--env") for word in options.env)
     environment.check(env)
+    checked_name(options.name)
+    _ = GraphReader(find_root(Path.cwd()), options.targets).stages  # rejects unknown targets
     shared = {"targets": options.targets, **({"env": env} if env else {})}
     if options.sweep is None:
         for name in ("seeds", "jobs"):
             if getattr(options, name):
                 raise ParamsError(what=f"--{name} is read with --sweep only", where="deploy", fix="Add --sweep NAME")
-        settings = dict(_setting(word) for word in options.set)
+        settings = _once(_setting(word) for word in options.set)
         if settings:
-            check_trials([Trial(options.name, settings)])
+            check_trials([Trial(options.name, settings)], "deploy")
         return Deployed("pipeline", {**shared, **({"set": settings} if settings else {})})
-    name, grid = checked_sweep_name(options.sweep), dict(values_of(word) for word in options.set)
+    name, grid = checked_sweep_name(options.sweep), _once(values_of(word) for word in options.set)
     data = {key: value for key, value in {"seeds": options.seeds, "targets": options.targets}.items() if value}
     file = FOLDER / f"{name}.yaml"
     if not grid and not options.seeds and not file.is_file():
@@ -68,6 +73,24 @@ def deployed(options: argparse.Namespace) -> Deployed:
     check_trials(trials(name, sweep))
     more = {"set": grid, "seeds": options.seeds, "jobs": options.jobs}
     return Deployed("sweep", {"name": name, **shared, **{key: value for key, value in more.items() if value}})
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a deployment. Prefect's addresses contain it, so some characters are rejected."""
+    if not name.strip() or any(letter in name for letter in "/%&><"):
+        fix = "Use letters, digits, - and _, e.g. --name nightly"
+        raise ParamsError(what=f"'{name}' is not a name of a deployment", where="--name", fix=fix)
+    return name
+
+
+def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return settings as a mapping. Reject a key that is given twice."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ParamsError(what=f"'{key}' is given twice", where="-S", fix="Give each key once")
+        found[key] = value
+    return found
 
 
 def _setting(word: str) -> tuple[str, Any]:

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.runtime import deployment
 from prefect.states import Completed, Failed
@@ -19,6 +19,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from posttrain.errors import PosttrainError
 from posttrain.locks import hold
+from posttrain.measure.masking import masked
+from posttrain.measure.terminal import escaped
 from posttrain.pipeline.compare.experiments import TIMES
 
 from . import artifacts, environment, labels, run, sweep_runner, task_runners
@@ -51,7 +53,7 @@ def pipeline(
             return _run_sweep(root, _own_name(), sweep, 1)
         stages = GraphReader(root, targets or []).stages
     except PosttrainError as error:
-        return Failed(message=str(error))
+        return _refused(error, " ".join(targets or []) or "all")
     return run.execute(root, stages, targets or [], "stale", "local")
 
 
@@ -75,7 +77,14 @@ def sweep(
         given = set or not file.is_file()
         return _run_sweep(root, name, check_sweep(data, _PARAMETERS) if given else read_sweep(file, data), jobs)
     except PosttrainError as error:
-        return Failed(message=str(error))
+        return _refused(error, name)
+
+
+def _refused(error: PosttrainError, does: str) -> State[Any]:
+    """Name the run as others are named, log why it starts nothing, and return its final state."""
+    labels.label(Path.cwd(), does)
+    get_run_logger().error(escaped(masked(str(error))))
+    return Failed(message=str(error))
 
 
 def _entered(env: dict[str, str] | None) -> Path:

@@ -11,9 +11,11 @@ import re
 import socket
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+from posttrain.errors import ParamsError
 from posttrain.measure.terminal import ACTIVE
 
 if TYPE_CHECKING:
@@ -29,6 +31,18 @@ _CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)")
 """Terminal sequences: colours, titles and links."""
 
 log = logging.getLogger("prefect.posttrain.notify")
+
+
+def webhook() -> str | None:
+    """Return the address in POSTTRAIN_WEBHOOK; None if it is not set. Reject what is not an address."""
+    url = os.environ.get(VARIABLE)
+    if not url:
+        return None
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        what = "its value is not an address"  # the value may be a secret
+        raise ParamsError(what=what, where=VARIABLE, fix="Set it to one like https://hooks.slack.com/services/...")
+    return url
 
 
 def on_failure(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:

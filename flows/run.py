@@ -143,7 +143,8 @@ def _why_failed(root: Path, stage: str, begun: float, tail: Sequence[str], how: 
     lines = [line for line in tail[-_MESSAGE_LINES:] if line.strip()]
     reason = next((line for line in reversed(lines) if not line.startswith("ERROR: failed to reproduce")), how)
     more = [f"  {line}" for line in lines]
-    return "\n".join([f"{stage} failed: {reason.strip()} ({how})", *(more if len(more) > 1 else [])])
+    said = f"{stage} failed: {how}" if reason == how else f"{stage} failed: {reason.strip()} ({how})"
+    return "\n".join([said, *(more if len(more) > 1 else [])])
 
 
 def _log_line(line: str) -> None:
@@ -208,14 +209,16 @@ class DvcOutputParser:
             self._state = next((state for prefix, state in self._states.items() if line.startswith(prefix)), "")
         if line.startswith("ERROR: failed to reproduce") and (ended := _EXITED.search(line)):
             self.code = ended[1]
-        self.busy = self.busy or (not self._state and _BUSY in line)
-        if (self._state or not self._waiting) and not line.lstrip().startswith(_DVC_HINTS):
+        busy = not self._state and _BUSY in line
+        if busy and not self.busy and not self._waiting:
+            self._write("Another DVC command is using this stage's files. Waiting until it has ended")
+        self.busy = self.busy or busy
+        refused = self.busy or (self._waiting and not self._state)  # DVC's advice here is to remove its locks
+        if not refused and not line.lstrip().startswith(_DVC_HINTS):
             self._write(line)
 
     def start_waiting(self) -> None:
         """Suppress repeated refusals by DVC from now on. Call it before DVC is run again."""
-        if not self._waiting:
-            self._write("Waiting until it has ended")
         self._waiting, self.busy = True, False
 
 

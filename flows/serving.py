@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from httpx import HTTPError
 from prefect import Flow
+from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
 from prefect.runner import Runner
 from prefect.types.entrypoint import EntrypointType
 
@@ -53,5 +56,16 @@ def serve(flow: Flow[..., Any], name: str, limit: int | None = None, **deploymen
     runner = _Runner(name=name, pause_on_shutdown=True, limit=limit)
     # By its module: the flow's file imports others of its package.
     runner.add_flow(flow, name=name, entrypoint_type=EntrypointType.MODULE_PATH, **deployment)
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(runner.start())
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(runner.start())
+    finally:
+        _pause_triggers(f"{flow.name}/{name}")
+
+
+def _pause_triggers(deployment: str) -> None:
+    """Pause the automations that start runs on new data. Nobody would execute these runs."""
+    with contextlib.suppress(HTTPError, ObjectNotFound), get_client(sync_client=True) as client:
+        found = client.read_deployment_by_name(deployment)
+        for automation in client.read_resource_related_automations(f"prefect.deployment.{found.id}"):
+            client.pause_automation(automation.id)

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -130,7 +130,7 @@ def trials(name: str, sweep: Sweep) -> list[Trial]:
     return list(by_name.values())
 
 
-def check_trials(trials: Sequence[Trial]) -> None:
+def check_trials(trials: Sequence[Trial], where: str = "sweep") -> None:
     """Check the whole params.yaml of every trial, so that mistakes are found before any work.
 
     The check runs in a separate process. It imports polars, whose SIGINT handler would keep Ctrl-C from a flow that
@@ -143,9 +143,10 @@ def check_trials(trials: Sequence[Trial]) -> None:
         answer = json.loads(done.stdout)
     except ValueError as error:
         what = f"checking the settings ended with exit code {done.returncode}"
-        raise PipelineError(what=what, where="sweep", fix="See the lines above") from error
+        raise PipelineError(what=what, where=where, fix="See the lines above") from error
     if "error" in answer:
-        raise ParamsError(**answer["error"])
+        told = answer["error"]
+        raise ParamsError(**{**told, "where": where if told["where"] == "sweep" else told["where"]})
 
 
 def check_trials_here(trials: Sequence[Trial]) -> None:
@@ -171,6 +172,10 @@ def check_trials_here(trials: Sequence[Trial]) -> None:
                 raise ParamsError(what=error.what, where=f"{trial.name} ({described(trial)})", fix=error.fix) from error
 
 
+NO_INPUTS: Final = ("prefect.yaml", "README.md", "AGENTS.md", ".gitignore")
+"""Files that no run reads."""
+
+
 def check_committed(where: str, fix: str) -> None:
     """Raise if files other than DVC's outputs differ from the last commit, from which remote work starts."""
     git("rev-parse", "--verify", "HEAD")
@@ -178,7 +183,7 @@ def check_committed(where: str, fix: str) -> None:
     changed = [
         name
         for name in git("diff", "--name-only", "--relative", "HEAD").splitlines()
-        if name not in {"dvc.lock", *outputs} and not name.startswith(("report/", "code/"))
+        if name not in {"dvc.lock", *outputs, *NO_INPUTS} and not name.startswith(("report/", "code/"))
     ]
     if changed:
         listed = ", ".join(changed[:5]) + (" ..." if len(changed) > 5 else "")

@@ -148,6 +148,13 @@ class Reasons:
             elif known[path] is not None and found != known[path]:
                 yield ALTERED.format(path)
 
+    def is_absent(self, name: str) -> bool:
+        """Return whether a stage is stale only because none of its outputs is there, as in a fresh clone."""
+        start, outs = MISSING.partition("{}")[0], self.pipeline.stages[name].outs
+        kept = [out for out in outs if out not in self.pipeline.stages[name].uncached]
+        why = self.of(name)
+        return bool(why and kept) and all(one.startswith(start) for one in why) and len(why) >= len(kept)
+
     def _code_digest(self, name: str) -> str | None:
         """Return the digest of a stage's code file, as it is or will be once the stage `code` has written it."""
         path = code_path(name)

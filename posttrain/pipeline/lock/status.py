@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,11 @@ def status() -> str:
     lacking = gap_words(Path(), reasons.pipeline, reasons.lock)
     again = {*reasons.to_run(running), *lacking}
     waiting = [name for name in order if name in again]
+    absent = [name for name in order if name not in running and reasons.is_absent(name)]
+    lines += _absent(absent, {*lacking})
     for name in order:
+        if name in absent:
+            continue
         why = [*reasons.of(name), *([lacking[name]] if name in lacking else [])]
         if name not in running and why:
             below = [stage for stage in reasons.below(name) if stage not in running and stage != name]
@@ -104,6 +108,14 @@ def status() -> str:
             lines.append(f"{name}: {'; '.join(why)}{then}")
     reasons.keep()
     return "\n".join([*lines, _left(len(order), waiting)]) if waiting else "nothing is stale"
+
+
+def _absent(names: Sequence[str], lacking: Collection[str]) -> list[str]:
+    """Return a line about stages that ran elsewhere, or whose outputs git has switched away from."""
+    pulled, here = [name for name in names if name in lacking], [name for name in names if name not in lacking]
+    said = "their outputs are not in this folder"
+    lines = [f"{', '.join(pulled)}: {said}. `dvc pull` gets them, `dvc repro` makes them again"] if pulled else []
+    return lines + ([f"{', '.join(here)}: {said}. `dvc checkout` brings them back from the cache"] if here else [])
 
 
 def running_lines(running: Mapping[str, int]) -> list[str]:

@@ -20,6 +20,7 @@ from posttrain.pipeline.report.other_tables import as_cells, as_lines, other_tab
 from posttrain.pipeline.report.policies import read_policies
 from posttrain.pipeline.report.ratings import rating_lines, read_ratings
 from posttrain.pipeline.report.regraded import read_regraded, regraded_lines
+from posttrain.pipeline.report.stale_results import NOT_HERE
 from posttrain.pipeline.report.summary import (
     SCORES,
     Figures,
@@ -60,7 +61,7 @@ def results_table(not_current: Mapping[str, str], against: str | None = None) ->
     one_seed = ABOUT_ONE_SEED if any(ONE_SEED in cell for row in rows for cell in row) else ""
     about = (_INTERVALS, one_seed, reward_note(summary), *judged, explained) if policy_figures(summary) else ()
     notes = [textwrap.fill(note, WIDTH) for note in (*about, *_fallen(read())) if note]
-    follow = _next() if policy_figures(summary) or others else "Run the pipeline: dvc repro"
+    follow = _next() if policy_figures(summary) or others else _first(errors)
     regraded = regraded_lines(read_regraded(read(), not_current))
     blocks = ["\n".join(lines), *_rated(read(), not_current), *notes, *as_lines(others), regraded, theirs, follow]
     return "\n\n".join(block for block in blocks if block)
@@ -171,10 +172,17 @@ def _fallen(settings: Settings) -> Iterator[str]:
             yield f"{run['label']}: the {what} {steps}.{alarm}"
 
 
+def _first(errors: Mapping[str, str]) -> str:
+    """Return what to run if there is no result yet."""
+    away = bool(errors) and all(why == NOT_HERE for why in errors.values())
+    return "Get the results: dvc pull" if away else "Run the pipeline: dvc repro"
+
+
 def _next() -> str:
     tool = _next_to_python("dvc")
+    page = ("report/report.html", "everything on one page: curves, frontier, completions side by side")
     rows = [
-        ("report/report.html", "everything on one page: curves, frontier, completions side by side"),
+        *([page] if Path(page[0]).is_file() else []),
         (f"{tool} plots show", "the metrics of every step"),
         (f"{tool} exp run -S '{_example_setting(read())}'", "change a setting; only what depends on it runs again"),
         (f"{tool} exp show --only-changed", "the experiments side by side: what differs"),

@@ -15,6 +15,7 @@ from posttrain.pipeline.params.stage_table import Settings, evaluated, group_of
 from posttrain.pipeline.workspace import PARAMS_FILE, failure_path, metrics_path
 
 NOT_RUN = "not run yet"
+NOT_HERE = "it ran elsewhere: `dvc pull` gets its results, `dvc repro` makes them again"
 LONGEST = 300
 
 
@@ -66,5 +67,5 @@ def _reason(name: str, file: Path, reasons: Reasons, running: tuple[str, ...]) -
     if not stale:
         return ""
     if not file.is_file():
-        return NOT_RUN
+        return NOT_HERE if all(map(reasons.is_absent, stale)) else NOT_RUN
     return f"out of date: {stale[0]} has to run again ({'; '.join(reasons.of(stale[0]))})"

@@ -15,7 +15,9 @@ from tests.pipeline.flows.small import BETA, DVC_YAML, MINE, OWN
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in {"params.yaml": OWN, "custom/mine.py": MINE, "dvc.yaml": DVC_YAML}.items():
+    config = "[core]\n    no_scm = true\n    analytics = false\n"
+    files = {"params.yaml": OWN, "custom/mine.py": MINE, "dvc.yaml": DVC_YAML, ".dvc/config": config}
+    for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -26,7 +28,7 @@ def options(*words: str) -> Namespace:
 
 
 def test_a_deployment_runs_stages_an_experiment_or_a_sweep() -> None:
-    assert deployed(options("report")) == ("pipeline", {"targets": ["report"]})
+    assert deployed(options("online")) == ("pipeline", {"targets": ["online"]})
     env = {"A_KEY": "secret/a"}
     found = deployed(options("-S", f"{BETA}=0.5", "-S", "online.runs.a.seed=3", "--env", "A_KEY=secret/a"))
     assert found == ("pipeline", {"targets": [], "env": env, "set": {BETA: 0.5, "online.runs.a.seed": 3}})
@@ -56,6 +58,10 @@ def test_a_sweep_of_a_file_is_read_again_by_each_run() -> None:
         (["--sweep", "k-l"], "cannot name a sweep"),
         (["--sweep", "none"], "sweeps/none.yaml: file not found"),
         (["--seeds", "1"], "--seeds is read with --sweep only"),
+        (["-S", f"{BETA}=0.1", "-S", f"{BETA}=0.2"], "'online.runs.a.kl.beta' is given twice"),
+        (["onlin"], "onlin"),
+        (["--name", "a/b"], "'a/b' is not a name of a deployment"),
+        (["--name", " "], "is not a name of a deployment"),
     ],
 )
 def test_wrong_words_are_refused(words: list[str], said: str) -> None:

@@ -91,6 +91,9 @@ def test_settings_on_a_schedule_are_an_experiment_that_runs_once(small: Project,
             refused = run_now(small, "strict-one", log, set=wrong)
             assert refused["state_type"] == "FAILED" and said in refused["state"]["message"]
             assert small.api("task_runs/count", flow_runs={"id": {"any_": [refused["id"]]}}) == 0
+            assert said in log.read_text() and refused["name"].startswith("all @ "), "the terminal and the name say so"
+        second = command(small, *SERVE, "--name", "strict-one")
+        assert second.returncode == 1 and "Give this deployment another name by --name" in second.stderr
     assert (small.root / "params.yaml").read_bytes() == before
     assert [name.rpartition("-")[0] for name in sorted(experiments(small))] == [
         "strict_one-beta0.02",
@@ -109,6 +112,8 @@ def test_what_is_wrong_is_refused_before_a_deployment_is_made(small: Project) ->
         (["--env", "JUDGE=secret/a"], "does not look like a secret"),
         (["--env", "JUDGE_KEY=a"], "names no value"),
         (["--rrule", "EVERY DAY"], "'EVERY DAY' is not a schedule"),
+        (["onlin"], "onlin"),
+        (["--name", "a/b"], "'a/b' is not a name of a deployment"),
     ):
         done = command(small, *SERVE, "--name", "wrong", *words)
         assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr, done.stderr

@@ -6,7 +6,8 @@ import socket
 
 import pytest
 
-from flows.notify import message, send
+from flows.notify import VARIABLE, message, send, webhook
+from posttrain.errors import ParamsError
 
 
 def test_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +20,15 @@ def test_message(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_address_that_does_not_answer() -> None:
     assert send("not an address", {"text": "a"}) is False
+
+
+def test_what_is_no_address_is_rejected_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert webhook() is None
+    monkeypatch.setenv(VARIABLE, "https://hooks.example.com/a")
+    assert webhook() == "https://hooks.example.com/a"
+    for wrong in ("notaurl", "ftp://host/a", "https:///secret", "hooks.example.com/secret"):
+        monkeypatch.setenv(VARIABLE, wrong)
+        with pytest.raises(ParamsError, match="its value is not an address") as error:
+            webhook()
+        assert wrong not in str(error.value)

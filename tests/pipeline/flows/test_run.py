@@ -15,7 +15,7 @@ from flows import graph
 from flows.artifacts import Outcome
 from flows.graph import Needs, Stage
 from flows.orphan_guard import OrphanGuard
-from flows.run import DvcOutputParser, RepeatedFailureFilter, StageRunner, _as_task, _failure, _outcome
+from flows.run import DvcOutputParser, RepeatedFailureFilter, StageRunner, _as_task, _outcome, _why_failed
 from posttrain.measure.stage_log import log_path
 from posttrain.pipeline.workspace import failure_path
 
@@ -53,10 +53,12 @@ def test_the_exit_code_and_a_busy_folder_are_noticed() -> None:
     parser, _ = parsed("Running stage 'sft@main':", "ERROR: failed to reproduce 'sft@main': it exited with 7")
     assert parser.code == "7" and not parser.busy
     busy, written = parsed("ERROR: '/a' is busy, it is being blocked by:")
-    assert busy.busy and written == ["ERROR: '/a' is busy, it is being blocked by:"]
+    busy("If there are no processes, you can manually remove '/a/rwlock'")
+    said = "Another DVC command is using this stage's files. Waiting until it has ended"
+    assert busy.busy and written == [said], "DVC's advice to remove its locks can do damage"
     busy.start_waiting()
     busy("ERROR: again")
-    assert not busy.busy and written[1:] == ["Waiting until it has ended"]
+    assert not busy.busy and written == [said]
     assert parsed("Use `dvc push` to send your updates")[1] == []
 
 
@@ -72,14 +74,19 @@ def test_prefects_repeated_failures_are_dropped() -> None:
     assert kept("Created task run") == (True, "Created task run")
 
 
-def test_the_error_of_this_run_is_found(tmp_path: Path) -> None:
-    assert _failure(tmp_path, "sft@main", 0.0) == ""
+def test_a_failure_begins_with_its_reason(tmp_path: Path) -> None:
+    tail = ["Traceback ...", "ValueError: pears", "ERROR: failed to reproduce 'sft@main'"]
+    said = "sft@main failed: ValueError: pears (exit code 1)"
+    shown = "\n".join([said, *(f"  {line}" for line in tail)])
+    assert _why_failed(tmp_path, "sft@main", 0.0, tail, "exit code 1") == shown
+    assert _why_failed(tmp_path, "sft@main", 0.0, [], "timed out") == "sft@main failed: timed out"
     file = tmp_path / failure_path("sft@main")
     file.parent.mkdir(parents=True)
-    file.write_text("the memory ran out\n")
-    more = f"\n  more in {tmp_path / log_path('sft@main')}"
-    assert _failure(tmp_path, "sft@main", 0.0) == f"  the memory ran out{more}"
-    assert _failure(tmp_path, "sft@main", time.time() + 60) == "", "it is of an earlier run"
+    file.write_text("the memory ran out\nat step 3\n")
+    log = f"  exit code 1; log: {tmp_path / log_path('sft@main')}"
+    known = f"sft@main failed: the memory ran out\n  at step 3\n{log}"
+    assert _why_failed(tmp_path, "sft@main", 0.0, tail, "exit code 1") == known
+    assert _why_failed(tmp_path, "sft@main", time.time() + 60, tail, "exit code 1") == shown, "it is of an earlier run"
 
 
 @pytest.mark.parametrize(

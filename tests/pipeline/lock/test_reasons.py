@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from posttrain.measure.record import PYTHON
 from posttrain.pipeline.lock.digests import read_lock
 from posttrain.pipeline.lock.reasons import ALTERED, DuringRun, Reasons, accepted_code, code_changes
-from tests.pipeline.lock.project import CODE, DVC_YAML, RECORD, md5, put, put_lock
+from tests.pipeline.lock.project import CODE, DVC_YAML, FILES, RECORD, md5, put, put_lock
 
 NAMES = ("raw", "mine@main", "last")
 
@@ -74,6 +75,17 @@ def test_files_that_are_missing_are_named(made: Path) -> None:
     found = Reasons()
     assert found.changes("mine@main") is False and found.below("mine@main") == []
     assert found.to_run([]) == ["mine@main", "last"]
+
+
+def test_a_stage_without_any_output_ran_elsewhere(made: Path) -> None:
+    RECORD.unlink()
+    assert not Reasons().is_absent("mine@main"), "its model is there"
+    shutil.rmtree(made / "models/mine/main")
+    assert Reasons().is_absent("mine@main") and not Reasons().is_absent("raw")
+    (made / "last.txt").unlink()
+    assert not Reasons().is_absent("last"), "git carries its output"
+    put(made / "params.yaml", FILES["params.yaml"].replace("0.1", "0.2"))
+    assert not Reasons().is_absent("mine@main"), "it has to run again anyway"
 
 
 def test_what_is_below_a_changed_stage_runs_too(made: Path) -> None:
