@@ -1,7 +1,8 @@
 """Import large packages without parts that a stage does not use. `stages` installs this before it imports them.
 
+torch imports its exporter and the Python kernels of tensors without values. These and a backward pass import sympy.
 transformers imports torch's distributed tensors and torch's compiler, and lists its 500 families of models twice.
-pandera imports pandas. Together these parts take longer than torch itself.
+pandera imports pandas. Together these parts take longer than the rest of torch.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
@@ -18,7 +20,15 @@ from typing import Any, Final
 
 COMPILER: Final = "torch._dynamo"
 FREE: Final = f"{COMPILER}._trace_wrapped_higher_order_op"
-"""The only module of torch's compiler that can be imported without the compiler. transformers imports it."""
+"""The only module of torch's compiler that can be imported without the compiler. transformers imports it for a class
+that only its masks by functions use; it imports `EXPORT`."""
+META: Final = "torch._meta_registrations"
+"""Python kernels for tensors without values (device "meta"). torch has C++ kernels for most operations too."""
+EXPORT: Final = "torch.export"
+SHAPES: Final = "torch.fx.experimental.symbolic_shapes"
+"""It imports sympy. A backward pass from given gradients asks it whether two shapes are equal."""
+META_USERS: Final = (COMPILER, EXPORT, "torch._decomp", "torch._refs", "torch.distributed.tensor")
+"""Modules that need `META`: importing one of them loads it."""
 CHOOSES: Final = "transformers.utils.import_utils"
 """The module by which transformers chooses what to import."""
 
@@ -59,17 +69,49 @@ class _Without(MetaPathFinder):
 
 
 class _Finder(MetaPathFinder):
-    """Finds torch's compiler as a late module, and changes how transformers chooses its imports."""
+    """Finds late modules, and changes how transformers chooses its imports."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
-        if name.startswith(f"{COMPILER}.") and name != FREE and isinstance(here := sys.modules.get(COMPILER), Late):
-            here.load()
-        if name not in (COMPILER, CHOOSES):
+        is_new = name not in sys.modules
+        if name != FREE and isinstance(parent := sys.modules.get(name.rpartition(".")[0]), Late):
+            parent.load()
+        if name in META_USERS and name not in LATE:
+            load_meta_kernels()
+        if is_new and name in sys.modules:  # the lines above imported it
+            return _same(sys.modules[name])
+        if (name not in LATE and name != CHOOSES) or (name == META and sys.modules.keys() & {*META_USERS} - {*LATE}):
             return None
         spec = PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
             spec.loader = _ChangedLoader(spec.loader) if name == CHOOSES else _LateLoader(spec.loader)
         return spec
+
+
+def load_meta_kernels() -> None:
+    """Import torch's Python kernels for tensors without values, unless they are imported already."""
+    if isinstance(kernels := sys.modules.get(META), Late):
+        kernels.load()
+
+
+def _same(module: ModuleType) -> ModuleSpec | None:
+    """Return the spec of a module that is imported already, so that Python does not run its code again."""
+    if (spec := module.__spec__) is not None and spec.loader is not None:
+        spec.loader = _SameLoader(spec.loader, module)
+    return spec
+
+
+class _SameLoader(Loader):
+    """Returns an existing module."""
+
+    def __init__(self, inner: Loader, module: ModuleType) -> None:
+        self._inner, self._module = inner, module
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = self._inner
 
 
 class _LateLoader(Loader):
@@ -82,17 +124,19 @@ class _LateLoader(Loader):
         return Late(spec.name, self._inner)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run nothing yet."""
+        """Run nothing yet. Of what `META` imports, torch needs its primitives: they complete `torch.Generator`."""
+        if module.__name__ == META:
+            import_module("torch._prims")
 
 
 class Late(ModuleType):
-    """torch's compiler. It runs its code when something other than its `LIGHT` functions is used."""
+    """A module that runs its code when something other than its functions in `LATE` is used."""
 
     def __init__(self, name: str, loader: Loader) -> None:
         super().__init__(name)
         self._loader, self._loading = loader, threading.RLock()
         self._later: list[Callable[[], Any]] = []
-        for light in LIGHT:
+        for light in LATE[name]:
             setattr(self, light.__name__, functools.partial(light, self))
 
     def load(self) -> None:
@@ -101,8 +145,10 @@ class Late(ModuleType):
             if type(self) is not Late:
                 return
             self.__class__ = ModuleType  # type: ignore[assignment]
-            for light in LIGHT:
+            for light in LATE[self.__name__]:
                 delattr(self, light.__name__)
+            if self.__name__ in META_USERS:
+                load_meta_kernels()
             assert self.__spec__ is not None
             self.__spec__.loader = self.__loader__ = self._loader
             self._loader.exec_module(self)
@@ -155,8 +201,37 @@ def graph_break(_: Late, msg: str = "") -> None:
     """End a compiled graph, of which there is none."""
 
 
-LIGHT: Final = (disable, allow_in_graph, assume_constant_result, graph_break)
-"""The compiler's functions that work before it is loaded. They do what torch's functions of the same names do."""
+def TransformGetItemToIndex(module: Late) -> Any:  # noqa: N802
+    """Return an instance of the class of this name."""
+    module.load()
+    return module.TransformGetItemToIndex()
+
+
+def sym_eq(module: Late, x: Any, y: Any) -> Any:
+    """Return whether two shapes are equal."""
+    if isinstance(x, tuple) and isinstance(y, tuple) and all(type(size) is int for size in (*x, *y)):
+        return x == y
+    module.load()
+    return module.sym_eq(x, y)
+
+
+def expect_true(module: Late, a: Any, skip: int = 0) -> bool:
+    """Return a truth value."""
+    if isinstance(a, bool):
+        return a
+    module.load()
+    found: bool = module.expect_true(a, skip + 1)
+    return found
+
+
+LATE: Final[dict[str, tuple[Callable[..., Any], ...]]] = {
+    COMPILER: (disable, allow_in_graph, assume_constant_result, graph_break),
+    FREE: (TransformGetItemToIndex,),
+    META: (),
+    EXPORT: (),
+    SHAPES: (sym_eq, expect_true),
+}
+"""Late module -> its functions that work before it is loaded. They do what torch's functions of the same names do."""
 
 
 class _ChangedLoader(Loader):

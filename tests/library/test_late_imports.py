@@ -17,11 +17,13 @@ sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "
 model = Qwen3ForCausalLM(Qwen3Config(vocab_size=32, num_hidden_layers=2, **sizes))
 optimizer = torch.optim.AdamW(model.parameters())
 for _ in range(2):
-    model(torch.arange(8)[None], labels=torch.arange(8)[None]).loss.backward()
+    loss = model(torch.arange(8)[None], labels=torch.arange(8)[None]).loss
+    torch.autograd.backward([loss[None]], [torch.full((1,), 1.5)])
     optimizer.step()
     optimizer.zero_grad()
 weights = b"".join(part.detach().numpy().tobytes() for part in model.parameters())
-loaded = [name for name in ("torch._dynamo.convert_frame", "torch.distributed.tensor") if name in sys.modules]
+parts = ("torch._dynamo.convert_frame", "torch.distributed.tensor", "torch.export.exported_program", "sympy")
+loaded = [name for name in (*parts, "torch._refs") if name in sys.modules]
 print(hashlib.sha256(weights).hexdigest(), *loaded)
 """
 COMPILED = """
@@ -48,6 +50,16 @@ try:
 except torch._dynamo.exc.Unsupported:
     print("apart")
 """
+EMPTY = """
+import sys, torch
+from posttrain.models.files.loading import meta_model
+from transformers import MiniMaxConfig, MiniMaxForCausalLM, Qwen3Config, Qwen3ForCausalLM
+sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
+for cls, config in ((Qwen3ForCausalLM, Qwen3Config), (MiniMaxForCausalLM, MiniMaxConfig)):
+    model = meta_model(cls, config(vocab_size=32, num_hidden_layers=2, **sizes), "here")
+    assert all(part.is_meta for part in model.parameters())
+    print(type(sys.modules["torch._meta_registrations"]).__name__, end=" ")
+"""
 CONNECTED = """
 import tempfile, torch
 from posttrain.distributed.world import connect, count
@@ -69,11 +81,25 @@ def test_steps_have_the_same_bits_without_the_late_parts() -> None:
     late, whole = said(LATE + STEP).split(), said(STEP).split()
     assert late[0] == whole[0]
     assert late[1:] == []
-    assert whole[1:] == ["torch._dynamo.convert_frame", "torch.distributed.tensor"], "nothing is saved any more"
+    assert len(whole[1:]) == 5, "nothing is saved any more"
 
 
 def test_the_compiler_loads_on_use_and_keeps_what_was_disabled() -> None:
     assert said(LATE + COMPILED) == "apart"
+
+
+def test_a_module_below_a_late_one_runs_once() -> None:
+    program = "import torch, torch._dynamo.config as one; from torch._dynamo.eval_frame import config; "
+    assert said(f"{LATE}{program}print(one is config is torch._dynamo.config)") == "True"
+
+
+def test_models_that_need_the_late_kernels_get_them() -> None:
+    assert said(LATE + EMPTY) == "Late module", "qwen3 needs no Python kernels, minimax does"
+
+
+def test_shapes_that_differ_are_refused_as_ever() -> None:
+    with pytest.raises(AssertionError, match="Mismatch in shape"):
+        said(f"{LATE}import torch; torch.autograd.backward([torch.ones(2, requires_grad=True)], [torch.ones(3)])")
 
 
 def test_a_connected_process_imports_the_distributed_parts() -> None:
