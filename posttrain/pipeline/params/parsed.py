@@ -1,4 +1,4 @@
-"""Keep what a YAML file means between processes, by the digest of its text: YAML takes 50 times as long as JSON."""
+"""Keep plain data between processes, by the digest of the text it comes from: YAML takes 50 times as long as JSON."""
 
 from __future__ import annotations
 
