@@ -23,6 +23,7 @@ from posttrain.pipeline.lock.dvc_index import readable_index
 from posttrain.pipeline.lock.repair_dvc import repair_lock
 from posttrain.pipeline.lock.status import read_once, refresh_code
 from posttrain.pipeline.lock.verify import repair
+from posttrain.pipeline.params.parsed import import_late_parts
 from posttrain.pipeline.params.stage_table import STAGES
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.settings.params import Params, check, did_you_mean
@@ -308,4 +309,5 @@ def main(targets: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    import_late_parts()
     sys.exit(main(sys.argv[1:]))
