@@ -63,6 +63,7 @@ def run(arguments: Namespace) -> str:
     selection = selected(arguments.names, arguments.policy, score, arguments.task, arguments.table)
     chosen = selection.found
     notes = [f"no result of {name}: it still runs, or it failed (.sweeps/{name}.log)" for name in selection.unfinished]
+    notes += selection.notes
     notes += _not_current([one.policy for one in chosen if not one.weights])
     if arguments.metric:
         notes += without_value(chosen, arguments.metric)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,9 @@ def experiments() -> list[Experiment]:
 
 
 def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
-    """Return the experiment with this name, or all of a sweep; those on HEAD if any, else on the latest commit.
+    """Return the experiment with this name, or all experiments of a sweep, from all commits.
 
+    If a name ran at several commits, HEAD's experiment counts, else the latest.
     A sweep's experiments are called SWEEP-SETTINGS. A sweep's own name contains no '-'.
     """
     matches = [experiment for experiment in among if experiment.name == name or experiment.name.startswith(f"{name}-")]
@@ -69,9 +71,9 @@ def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
     if not matches:
         return []
     head = git("rev-parse", "HEAD").strip()
-    baselines = {experiment.baseline for experiment in matches}
-    baseline = head if head in baselines else max(matches, key=lambda experiment: experiment.date).baseline
-    return [experiment for experiment in matches if experiment.baseline == baseline]
+    ranked = sorted(matches, key=lambda experiment: (experiment.baseline == head, experiment.date))
+    last = {experiment.name: experiment for experiment in ranked}
+    return [experiment for experiment in matches if last[experiment.name] is experiment]
 
 
 def unfinished(sweep: str, among: Iterable[Experiment]) -> list[str]:
@@ -125,8 +127,13 @@ def settings_of(experiment: Experiment) -> dict[str, str]:
 
 
 def _settings(experiment: Experiment) -> dict[str, Any]:
+    return _settings_at(experiment.commit)
+
+
+@lru_cache(maxsize=1024)
+def _settings_at(commit: str) -> dict[str, Any]:
     from ruamel.yaml import YAML
 
-    text = git("show", f"{experiment.commit}:./{PARAMS_FILE}")
+    text = git("show", f"{commit}:./{PARAMS_FILE}")
     data: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
     return data

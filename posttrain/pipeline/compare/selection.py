@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from posttrain.errors import DataError, PipelineError
-from posttrain.pipeline.compare.belonging import of_experiment, of_workspace
+from posttrain.pipeline.compare.belonging import Belonging, of_experiment, of_workspace
 from posttrain.pipeline.compare.cells import LeftOut
+from posttrain.pipeline.compare.earlier import sorted_out
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, check_same_prompts, read_evaluated
 from posttrain.pipeline.compare.experiments import (
     Experiment,
@@ -45,6 +46,8 @@ class Selection:
     """The experiments of a sweep whose results are not their own."""
     unfinished: list[str] = field(default_factory=list)
     """The experiments of a sweep without a result."""
+    notes: list[str] = field(default_factory=list)
+    """What the reader must know about the selection."""
 
 
 def selected(
@@ -63,22 +66,22 @@ def selected(
     known = experiments() if [name for name in others if name != WORKSPACE] else []
     named_by = {name: _found(name, known, list(labels)) for name in others if name != WORKSPACE}
     by_name = {experiment.name: experiment for found in named_by.values() for experiment in found}
-    sweeps = {one.name for name, found in named_by.items() for one in found if one.name != name}
-    measured, left_out = [_here(label, label, score, tasks, runs) for label in dict.fromkeys(here)], list[LeftOut]()
+    wholes = {name: found for name, found in named_by.items() if any(one.name != name for one in found)}
+    measured = [_here(label, label, score, tasks, runs) for label in dict.fromkeys(here)]
+    left_out, notes = list[LeftOut](), list[str]()
     if others:
         own = [flattened(read_yaml(PARAMS_FILE))] if WORKSPACE in others else []
         flat_settings = [*(settings_of(experiment) for experiment in by_name.values()), *own]
         chosen = policy or _policy(flat_settings, here, settings)
         if WORKSPACE in others:
             measured.append(_here(WORKSPACE, chosen, score, tasks, runs))
-        more, left_out = _those_that_belong(by_name.values(), sweeps, chosen, score, tasks)
+        more, left_out, notes = _those_that_belong(by_name.values(), wholes, chosen, score, tasks)
         measured += more
     if not measured:
         fix = "Name policies, experiments or a sweep, or add policies to evaluate.policies"
         raise PipelineError(what="nothing to compare", where=PARAMS_FILE, fix=fix)
     check_same_prompts(measured)
-    whole = dict.fromkeys(name for name, found in named_by.items() if any(one.name != name for one in found))
-    return Selection(measured, left_out, [one for name in whole for one in unfinished(name, known)])
+    return Selection(measured, left_out, [one for name in wholes for one in unfinished(name, known)], notes)
 
 
 def select(
@@ -171,27 +174,42 @@ def _here(name: str, policy: str, score: Score, tasks: Sequence[str], runs: Mapp
 
 
 def _those_that_belong(
-    experiments: Iterable[Experiment], sweeps: Collection[str], policy: str, score: Score, tasks: Sequence[str]
-) -> tuple[list[EvaluatedPolicy], list[LeftOut]]:
-    """Return the policy of each experiment. If results in a sweep are not its own, leave it out with a line."""
-    found, left_out, errors = list[EvaluatedPolicy](), list[LeftOut](), list[DataError]()
+    experiments: Iterable[Experiment],
+    sweeps: Mapping[str, Sequence[Experiment]],
+    policy: str,
+    score: Score,
+    tasks: Sequence[str],
+) -> tuple[list[EvaluatedPolicy], list[LeftOut], list[str]]:
+    """Return the policy of each experiment. If results in a sweep are not its own, leave it out with a line.
+
+    Experiments of a sweep that ran at another commit count if they mean the same as the others; notes say so.
+    """
+    of_sweep = {one.name: one for found in sweeps.values() for one in found}
+    known, errors = dict[str, Belonging | str](), dict[str, DataError]()
+    found = dict[str, EvaluatedPolicy]()
     for experiment in experiments:
         try:
-            found.append(_read(experiment, policy, score, tasks))
+            found[experiment.name], known[experiment.name] = _read(experiment, policy, score, tasks)
         except DataError as error:
-            if experiment.name not in sweeps:
+            if experiment.name not in of_sweep:
                 raise
-            errors.append(error)
-            left_out.append(LeftOut(experiment.name, settings_of(experiment), error.what))
+            known[experiment.name], errors[experiment.name] = error.what, error
     if errors and not found:
-        raise errors[0]
-    for unlike in errors:
+        raise next(iter(errors.values()))
+    notes, counted = list[str](), set(known) - set(of_sweep)
+    for name, whole in sweeps.items():
+        names, more = sorted_out(name, whole, known)
+        counted |= set(names)
+        notes += more
+    unlike_ones = {name: error for name, error in errors.items() if name in counted}
+    for unlike in unlike_ones.values():
         print(f"left out: {unlike}", file=sys.stderr)
-    return found, left_out
+    left_out = [LeftOut(name, settings_of(of_sweep[name]), error.what) for name, error in unlike_ones.items()]
+    return [one for name, one in found.items() if name in counted], left_out, notes
 
 
-def _read(experiment: Experiment, policy: str, score: Score, tasks: Sequence[str]) -> EvaluatedPolicy:
+def _read(experiment: Experiment, policy: str, score: Score, tasks: Sequence[str]) -> tuple[EvaluatedPolicy, Belonging]:
     known = of_experiment(experiment, policy)
     with tempfile.TemporaryDirectory() as folder:
         found = read_evaluated(fetch(experiment, policy, Path(folder)), experiment.name, policy, score, tasks)
-    return replace(found, weights=experiment.weights, code=known.code, unverified=known.unverified)
+    return replace(found, weights=experiment.weights, code=known.code, unverified=known.unverified), known

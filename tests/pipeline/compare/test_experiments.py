@@ -58,9 +58,9 @@ def test_experiments_are_listed_by_name(repository: str) -> None:
     assert sorted(one.name for one in named("lr", found)) == ["lr-2", "lr-3"]
     assert named("other", found) == [] and named("lr-4", found) == []
     old = Experiment("lr-5", "c", "another commit", 1)
-    assert sorted(one.name for one in named("lr", [*found, old])) == ["lr-2", "lr-3"], "those on HEAD"
-    later = Experiment("lr-6", "c", "third", 9)
-    assert named("lr", [old, later]) == [later]
+    assert sorted(one.name for one in named("lr", [*found, old])) == ["lr-2", "lr-3", "lr-5"], "of all commits"
+    again, last = Experiment("lr-2", "c", "third", 1), Experiment("lr-5", "c", "third", 9)
+    assert named("lr", [*found, old, again, last]) == [*found, last], "HEAD's, else the latest, counts"
 
 
 def test_experiments_that_failed_are_known_by_their_logs(tmp_path: Path) -> None:
