@@ -78,7 +78,7 @@ def run(arguments: Namespace) -> str:
         from posttrain.pipeline.compare.importance import importance
         from posttrain.pipeline.report.comparison_page import comparison_page
 
-        mattered = importance(chosen)
+        mattered = importance(chosen, answers.questions if answers else ())
         typed = _typed(arguments)
         write_text(page, comparison_page(found, typed, score, against, arguments.metric, answers, mattered))
     if answers is not None:

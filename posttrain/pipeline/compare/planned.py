@@ -185,6 +185,15 @@ def _replicates(have: Trainings, factor: Factor, metric: str | None = None) -> R
     return replicates([one.contrast(metric)[0] for one in pairs if one.left and one.has(metric)])
 
 
+def between_levels(have: Trainings, factor: Factor) -> list[Finding]:
+    """Return the tested differences of all pairs of a factor's levels that share trainings, with Holm's correction."""
+    pairs = [_paired(have, factor, *two)[0] for two in combinations(factor.levels(have.flats), 2)]
+    contrasts = [one.contrast()[0] for one in pairs if one.left]
+    repeated = replicates(contrasts)
+    measured = [repeated.difference(one) for one in contrasts]
+    return findings([one for one in measured if one.over_seeds] or measured)
+
+
 def _counted(factor: Factor, repeated: Replicates, pairs: Iterable[tuple[_Pairs, list[str]]]) -> list[str]:
     """Return a note if the pairs of one seed are not independent."""
     combinations_of = {context for one, _ in pairs for context, _ in one.cells}
