@@ -53,6 +53,10 @@ class Mean:
     """The command that fetches the model of its best training into the workspace; empty if it is already there."""
     varied: Mapping[str, str] = field(default_factory=dict)
     """Key -> value of the parameters that differ between settings; empty for runs of one workspace."""
+    names: tuple[str, ...] = ()
+    """The names of all its trainings."""
+    same: str = ""
+    """`weights` or `scores` if they are the same in all its trainings."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,11 @@ def _mean(setting: Setting) -> Mean:
     """Return a setting's own numbers."""
     spent: dict[Budget, float | None] = {budget: _spent(setting, budget) for budget in BUDGETS}
     best = max(setting.trained, key=lambda policy: float(policy.known_scores.mean()))
-    return Mean(setting.label, len(setting.trained), *mean_score(setting), spent, best.weights, setting.varied)
+    same = ("weights" if best.trained else "scores") if len(setting.trained) == 1 < len(setting.names) else ""
+    measured = mean_score(setting)
+    return Mean(
+        setting.label, len(setting.trained), *measured, spent, best.weights, setting.varied, setting.names, same
+    )
 
 
 def _spent(setting: Setting, budget: Budget) -> float | None:

@@ -35,6 +35,7 @@ from posttrain.settings.plain import flattened
 
 WORKSPACE = "workspace"
 """The workspace's own files, by the name that `dvc metrics diff` uses."""
+HEAD = "HEAD"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ def selected(
     others = [name for name in names if name not in labels]
     known = experiments() if [name for name in others if name != WORKSPACE] else []
     named_by = {name: _found(name, known, list(labels)) for name in others if name != WORKSPACE}
+    partner = _partner(others, named_by) if len(names) == 1 else None
+    if partner is not None:
+        others.append(partner)
+        named_by |= {partner: commit(partner)} if partner != WORKSPACE else {}
     by_name = {experiment.name: experiment for found in named_by.values() for experiment in found}
     wholes = {name: found for name, found in named_by.items() if any(one.name != name for one in found)}
     measured = [_here(label, label, score, tasks, runs) for label in dict.fromkeys(here)]
@@ -75,8 +80,13 @@ def selected(
         chosen = policy or _policy(flat_settings, here, settings)
         if WORKSPACE in others:
             measured.append(_here(WORKSPACE, chosen, score, tasks, runs))
+        head = by_name.pop(HEAD) if partner == HEAD else None
         more, left_out, notes = _those_that_belong(by_name.values(), wholes, chosen, score, tasks)
         measured += more
+        if head is not None:
+            measured += _with_head(head, names[0], notes, chosen, score, tasks)
+        elif partner is not None:
+            notes.append(f"{names[0]} is compared with {partner}, because it is the only name")
     if not measured:
         fix = "Name policies, experiments or a sweep, or add policies to evaluate.policies"
         raise PipelineError(what="nothing to compare", where=PARAMS_FILE, fix=fix)
@@ -124,6 +134,28 @@ def _found(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> 
     return found
 
 
+def _partner(others: Sequence[str], named_by: Mapping[str, Sequence[Experiment]]) -> str | None:
+    """Return what the only experiment or commit is compared with: HEAD, or for HEAD itself the workspace."""
+    found = [one for several in named_by.values() for one in several]
+    head = commit(HEAD)
+    if not others or len(found) > 1 or not head:
+        return None
+    return WORKSPACE if found and found[0].commit == head[0].commit else HEAD
+
+
+def _with_head(
+    head: Experiment, name: str, notes: list[str], policy: str, score: Score, tasks: Sequence[str]
+) -> list[EvaluatedPolicy]:
+    """Return HEAD's policy to compare the only name with, and add a note. Without results of HEAD, the note says so."""
+    try:
+        found = _read(head, policy, score, tasks)[0]
+    except DataError as error:
+        notes.append(f"{name} is not compared with HEAD: {error.what}")
+        return []
+    notes.append(f"{name} is compared with HEAD, because it is the only name")
+    return [found]
+
+
 def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settings) -> str:
     """Return the policy to compare: the one given with the experiments, or the last one downstream that differs."""
     labels = {label: run.model for label, run in evaluated(settings).items()}
@@ -131,6 +163,9 @@ def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settin
         return here[0]
     if len(labels) == 1:
         return next(iter(labels))
+    if len(flat_settings) == 1:
+        fix = f"Say which policy to compare: --policy, one of {', '.join(labels)}"
+        raise PipelineError(what="the experiment has several policies", where="compare", fix=fix)
     keys = differing(flat_settings) or [
         key for key in flat_settings[0] if len({flat.get(key) for flat in flat_settings}) > 1
     ]
@@ -142,10 +177,11 @@ def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settin
     runs = {section for sections in behind.values() for section in sections}
     of_all = not touched <= runs  # as evaluate.settings, or a seed for all runs
     differ = [label for label in labels if of_all or touched.intersection(behind[label])]
-    if not keys or not differ:
-        fix = f"Say which policy to compare: --policy, one of {', '.join(labels)}"
-        raise PipelineError(what="the experiments have equal settings", where="compare", fix=fix)
+    differ = differ if keys else list(labels)  # of equal settings the last policy
     chosen = max(differ, key=lambda label: len(behind[label]))
+    if not keys:
+        print(f"compared: {chosen}, because all settings are equal (--policy NAME)", file=sys.stderr)
+        return chosen
     if rest := [label for label in differ if label != chosen]:
         print(f"compared: {chosen}; also different: {', '.join(rest)} (--policy NAME)", file=sys.stderr)
     return chosen

@@ -50,10 +50,12 @@ def conclusion(found: Comparison) -> str:
 def _conclusion(found: Comparison) -> str:
     labels = [mean.label for mean in found.means]
     if len(labels) == 1:
-        return "There is only one setting: nothing to compare."
+        return _only(found.means[0])
     if found.held_out and all(pair.same for pair in found.held_out):
         same = "completions" if all(pair.same == "completions" for pair in found.held_out) else "weights"
-        return f"All have the same {same}, so a difference is one of the scoring, not of the settings."
+        if not any(pair.finding.mean for pair in found.held_out):
+            return f"{' and '.join(labels)} are the same result: their {same} and scores are equal."
+        return f"All have the same {same}, so a difference comes from the scoring, not from the settings."
     clear = [pair for pair in found.held_out if pair.finding.significant and not pair.same]
     beaten = {_loser(pair) for pair in clear if pair.finding.over_seeds}
     if not beaten:
@@ -73,6 +75,14 @@ def _conclusion(found: Comparison) -> str:
     head = "Not worse than another one, and not all compared with each other" if apart else "Among the best"
     clearly = "" if apart else ", with no clear difference"
     return f"{head}{clearly}: {_listed(labels, rest)}. Worse than another one: {worse}.{also}"
+
+
+def _only(mean: Mean) -> str:
+    """Return the conclusion about a single setting."""
+    if mean.same:
+        names = f"{', '.join(mean.names[:-1])} and {mean.names[-1]}"
+        return f"{names} are the same result: their settings and {mean.same} are equal."
+    return "There is only one setting: nothing to compare."
 
 
 def _loser(pair: Pair) -> int:
