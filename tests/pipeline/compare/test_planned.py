@@ -88,6 +88,13 @@ def test_factors_that_vary_together_are_not_answered() -> None:
     ]
 
 
+def test_of_many_factors_that_vary_together_three_are_named() -> None:
+    sides = [("grpo", "1"), ("cispo", "2")]
+    found = [trained(name, own={f"a{nth}": value for nth in range(6)}) for name, value in sides]
+    (question,) = planned(found, ["algorithm"]).questions
+    assert question.verdict.startswith("cannot tell: algorithm and 6 other settings (a0, a1, a2, ...) vary together")
+
+
 def test_the_baseline_is_that_of_params_yaml_or_the_first() -> None:
     home = {"online.runs.grpo.algorithm": "cispo"}
     found = planned(study(), ["algorithm"], home=home)
