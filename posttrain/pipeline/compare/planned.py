@@ -112,7 +112,9 @@ def planned(
     of a factor without such a name; if no training has that level, the first training's is.
     """
     have = Trainings(found, left_out)
-    asked = list(dict.fromkeys(factor_named(name, have.flats) for name in names))
+    sections = {policy.section for policy in found}
+    section = sections.pop() if len(sections) == 1 else ""
+    asked = list(dict.fromkeys(factor_named(name, have.flats, section) for name in names))
     bases, baselines = _baselines(asked, have.flats, against, home or {})
     notes = [*baselines, *have.notes, *(f"left out: {one.name}: {one.why}" for one in left_out)]
     notes += unlike_notes(have.found)
