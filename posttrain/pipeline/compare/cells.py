@@ -89,7 +89,7 @@ class Trainings:
         return f"no two trainings differ in {factor.short} alone"
 
     def _other_keys(self, factor: Factor) -> list[str]:
-        return [key for one in self.factors for key in one.keys if key not in factor.keys]
+        return sorted(key for one in self.factors for key in one.keys if key not in factor.keys)
 
 
 def _together(name: str, others: Sequence[str]) -> str:

@@ -169,7 +169,7 @@ def _baselines(
 def _paired(have: Trainings, factor: Factor, level: Level, base: Level) -> tuple[_Pairs, list[str]]:
     """Return a question with its pairs of trainings, and notes about trainings without a partner."""
     (mine, notes), (theirs, more) = have.cells(factor, level), have.cells(factor, base)
-    shared = [cell for cell in mine if cell in theirs]
+    shared = sorted((cell for cell in mine if cell in theirs), key=str)  # so that no sum depends on the sides' order
     question = Question(factor.path, factor.label(level), factor.label(base), len({seed for _, seed in shared}))
     question = replace(question, pairs=len(shared))
     if not shared:

@@ -36,6 +36,23 @@ def test_each_question_is_averaged_over_the_other_settings() -> None:
     assert turned.finding.mean == pytest.approx(-cost.mean)
 
 
+@pytest.mark.parametrize("draw", range(4))
+def test_swapped_levels_have_exactly_the_mirrored_interval(draw: int) -> None:
+    trainings = [
+        trained(name, kl, seed, gain + 0.02 * draw, luck=0.03)
+        for name, gain in (("grpo", 0.0), ("cispo", 0.03))
+        for kl in ("none", "0.04")
+        for seed in (1, 2, 3)
+    ]
+    (one,) = planned(trainings, ["algorithm"], ["grpo"]).questions
+    (other,) = planned(trainings[draw:] + trainings[:draw], ["algorithm"], ["cispo"]).questions
+    mine, turned = one.finding, other.finding
+    assert mine is not None and turned is not None
+    assert (mine.mean, mine.low, mine.high, mine.p_value) == (
+        -turned.mean, -turned.high, -turned.low, turned.p_value
+    )  # fmt: skip
+
+
 def test_the_family_of_a_call_is_what_is_corrected() -> None:
     """A question alone has a narrower interval than with three others; all pairs of settings never count."""
     alone = planned(study(), ["kl"]).questions[0].finding
