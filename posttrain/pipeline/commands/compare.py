@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -81,6 +82,7 @@ def run(arguments: Namespace) -> str:
         mattered = importance(chosen, answers.questions if answers else ())
         typed = _typed(arguments)
         write_text(page, comparison_page(found, typed, score, against, arguments.metric, answers, mattered))
+        print(f"page written: {page}", file=sys.stderr)
     if answers is not None:
         from posttrain.pipeline.compare.planned_text import planned_data, planned_text
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from posttrain.errors import DataError
-from posttrain.pipeline.compare.experiments import Experiment
+from posttrain.pipeline.compare.experiments import Experiment, without_folder
 from posttrain.pipeline.lock.at_commit import AtCommit
 from posttrain.pipeline.lock.code_manifest import CODE, code_path
 from posttrain.pipeline.lock.reasons import Reasons, accepted_code
@@ -35,7 +35,7 @@ class Belonging:
 
 def of_experiment(experiment: Experiment, policy: str) -> Belonging:
     """Return what is known about a commit's evaluation of a policy. Raise if it does not belong to the commit."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, without_folder(folder):
         reasons = AtCommit(experiment.commit, Path(folder))
         run = evaluated(reasons.settings).get(policy)
         if run is None:  # whoever reads its files names the policies that there are

@@ -19,7 +19,7 @@ from posttrain.pipeline.compare.paired import tested
 from posttrain.pipeline.compare.settings import Setting, grouped, mean_score
 from posttrain.pipeline.compare.statistics import Finding, findings
 from posttrain.pipeline.compare.words import CANNOT_TELL, judged
-from posttrain.settings.params import did_you_mean
+from posttrain.settings.params import joined, nearest
 
 FEW = 2
 MORE = 1.05
@@ -152,7 +152,9 @@ def _pairs(labels: Sequence[str], settings: Sequence[Setting], against: str | No
     names = [{setting.label, *(policy.name for policy in setting.trained)} for setting in settings]
     base = next((nth for nth, known in enumerate(names) if against in known), None)
     if base is None:
-        fix = did_you_mean(against, sorted(set().union(*names)))
+        near = nearest(against, sorted(set().union(*names)))
+        meant = f"Did you mean '{near}'? " if near else ""
+        fix = f"{meant}The settings: {joined(list(labels))}. The name of a training is its setting too"
         raise PipelineError(what=f"'{against}' is not one of the compared settings", where="--against", fix=fix)
     return [(nth, base) for nth in range(len(labels)) if nth != base]
 

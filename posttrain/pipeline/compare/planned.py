@@ -18,6 +18,7 @@ from posttrain.pipeline.compare.notes import listed, unlike_notes
 from posttrain.pipeline.compare.paired import are_shares, with_scores
 from posttrain.pipeline.compare.replicates import Contrast, Replicates, replicates
 from posttrain.pipeline.compare.statistics import Difference, Finding, Floats, findings
+from posttrain.settings.params import joined
 
 FEW = 2
 
@@ -152,7 +153,7 @@ def _baselines(
         if len(matches) != 1 or matches[0][0] in named:
             what = "is a level of several factors" if len(matches) > 1 else "is not one level of a factor"
             what = f"is a second baseline of {matches[0][0].short}" if len(matches) == 1 else what
-            known = "; ".join(f"{one.short}: {', '.join(map(one.text, one.levels(flats)))}" for one in asked)
+            known = "; ".join(f"{one.short}: {joined(list(map(one.text, one.levels(flats))))}" for one in asked)
             raise PipelineError(what=f"'{name:.80}' {what}", where="compare --against", fix=f"Levels of {known}")
         named[matches[0][0]] = matches[0][1]
     notes = []

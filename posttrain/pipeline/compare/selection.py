@@ -15,12 +15,14 @@ from posttrain.pipeline.compare.earlier import sorted_out
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, check_same_prompts, read_evaluated
 from posttrain.pipeline.compare.experiments import (
     Experiment,
+    check_policy,
     commit,
     experiments,
     fetch,
     named,
     settings_of,
     unfinished,
+    without_folder,
 )
 from posttrain.pipeline.compare.factors import Flat, differing
 from posttrain.pipeline.compare.paired import Score
@@ -74,6 +76,8 @@ def selected(
     wholes = {name: found for name, found in named_by.items() if any(one.name != name for one in found)}
     measured = [_here(label, label, score, tasks, runs) for label in dict.fromkeys(here)]
     left_out, notes = list[LeftOut](), list[str]()
+    if policy and policy not in labels and not others:
+        check_policy(policy, labels, "compare --policy")
     if others:
         own = [flattened(read_yaml(PARAMS_FILE))] if WORKSPACE in others else []
         flat_settings = [*(settings_of(experiment) for experiment in by_name.values()), *own]
@@ -246,6 +250,6 @@ def _those_that_belong(
 
 def _read(experiment: Experiment, policy: str, score: Score, tasks: Sequence[str]) -> tuple[EvaluatedPolicy, Belonging]:
     known = of_experiment(experiment, policy)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, without_folder(folder):
         found = read_evaluated(fetch(experiment, policy, Path(folder)), experiment.name, policy, score, tasks)
     return replace(found, weights=experiment.weights, code=known.code, unverified=known.unverified), known

@@ -91,5 +91,9 @@ def test_the_files_of_an_experiment_are_written(tmp_path: Path) -> None:
     assert fetch(one, "grpo", into) == into
     assert (into / "params.yaml").read_text() == LR.replace("LR", "3")
     assert (into / "results/grpo/rollouts.parquet").read_text() == "rows"
-    with pytest.raises(DataError, match=r"results/none/rollouts\.parquet is missing"):
-        fetch(one, "none", into)
+    with pytest.raises(DataError, match=r"evaluate has no policy 'grop'\. Did you mean 'grpo'\? Its policies: grpo"):
+        fetch(one, "grop", into)
+    git("rm", "-rq", "results")
+    git("commit", "-qm", "gone")
+    with pytest.raises(DataError, match=r"results/grpo/rollouts\.parquet is missing"):
+        fetch(commit("HEAD")[0], "grpo", into)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.errors import PipelineError
+from posttrain.errors import DataError, PipelineError, PosttrainError
 from posttrain.pipeline.commands.line import parse, run
 from posttrain.pipeline.compare.selection import selected
 
@@ -71,3 +71,19 @@ def test_one_experiment_next_to_two_policies_needs_a_policy() -> None:
     experiment("kept")
     with pytest.raises(PipelineError, match=r"the experiment has several policies.*--policy, one of"):
         selected(["sft", "grpo", "kept"], None, "sampled")
+
+
+def test_unknown_policies_and_tasks_are_answered_with_the_known_ones_and_no_temporary_folder() -> None:
+    experiment("kept")
+    for names in (["kept", "HEAD"], ["sft", "grpo"], ["workspace"]):
+        with pytest.raises(
+            PosttrainError, match=r"evaluate has no policy 'grop'\. Did you mean 'grpo'\? Its policies: "
+        ):
+            selected(names, "grop", "sampled")
+    with pytest.raises(DataError, match=r"^compare --task: kept: no prompt has the task 'nope'\. Its tasks: two_step$"):
+        selected(["kept", "HEAD"], "grpo", "sampled", ["nope"])
+    Path("results/grpo/rollouts.parquet").write_bytes(b"not a table")
+    git("commit", "-qam", "z")
+    with pytest.raises(PosttrainError) as raised:
+        selected(["HEAD", "kept"], "grpo", "sampled")
+    assert "/tmp" not in str(raised.value) and "results/grpo/rollouts.parquet" in str(raised.value)
