@@ -59,8 +59,10 @@ class Trainings:
                 if policy.name in counted and (context, seed) not in cells:
                     cells[context, seed] = policy
                 else:
-                    why = "repeats a seed" if policy.name in counted else "has the weights of another training"
-                    notes.append(f"{policy.name} does not count: it {why} in the same setting")
+                    why = "seed" if policy.name in counted else "weights"
+                    notes.append(
+                        f"{policy.name} is not counted: another training of the same setting has the same {why}"
+                    )
         return cells, notes
 
     def cell_label(self, cell: tuple[Context, str], factor: Factor) -> str:

@@ -14,7 +14,7 @@ from posttrain.pipeline.compare.budgets import BUDGETS, AtEqual, Budget, at_equa
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.pipeline.compare.guards import Fall, broken, guarded, untested
 from posttrain.pipeline.compare.moved import Moved, moved
-from posttrain.pipeline.compare.notes import readable, unlike_notes
+from posttrain.pipeline.compare.notes import few_seeds, readable, unlike_notes
 from posttrain.pipeline.compare.paired import tested
 from posttrain.pipeline.compare.settings import Setting, grouped, mean_score
 from posttrain.pipeline.compare.statistics import Finding, findings
@@ -108,7 +108,7 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
     notes += untested(found, watched)
     at = [at_equal(settings, budget) for budget in BUDGETS]
     training = [_in_training(equal, settings, pairs) for equal in at]
-    notes += [*_few(means), *_unequal(means)]
+    notes += [*few_seeds([mean.label for mean in means if mean.seeds == FEW]), *_unequal(means)]
     return Comparison(len(found[0].prompts), means, held_out, training, notes, moved(found), bands(settings))
 
 
@@ -190,14 +190,9 @@ def _without_score(setting: Setting) -> list[str]:
     """Return a note if a setting has prompts without any scored completion."""
     scored = scores(setting.trained)
     lost = int(np.isnan(scored).any(axis=0).sum())
-    return [f"{setting.label}: {lost} of {scored.shape[1]} prompts have no score, and its pairs lack them"] * (lost > 0)
-
-
-def _few(means: Sequence[Mean]) -> list[str]:
-    """Return a warning about settings with two seeds, which hardly show the variance. Verdicts cover single seeds."""
-    few = [mean.label for mean in means if mean.seeds == FEW]
-    most = f"{', '.join(few[:3])}{' ...' * (len(few) > 3)}"
-    return [f"only {FEW} seeds of {most}: that shows large differences alone; run three to five"] if few else []
+    return [f"{setting.label}: {lost} of {scored.shape[1]} prompts have no score. Its differences leave them out"] * (
+        lost > 0
+    )
 
 
 def _unequal(means: Sequence[Mean]) -> list[str]:
@@ -207,5 +202,7 @@ def _unequal(means: Sequence[Mean]) -> list[str]:
         known = [amount for mean in means if (amount := mean.spent[budget]) is not None]
         if known and max(known) > MORE * min(known):
             ratio = max(known) / min(known)
-            notes.append(f"not at equal {budget}: the most that a setting used is {ratio:.2f} times the least")
+            notes.append(
+                f"{budget} differ up to {ratio:.2f}x between settings, so the scores are not at equal {budget}"
+            )
     return notes

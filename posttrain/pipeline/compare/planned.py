@@ -14,7 +14,7 @@ from posttrain.pipeline.compare.comparison import in_words
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.pipeline.compare.factors import Factor, Flat, Level, factor_named, level_named
 from posttrain.pipeline.compare.guards import Fall, by_metric, guarded, untested
-from posttrain.pipeline.compare.notes import listed, unlike_notes
+from posttrain.pipeline.compare.notes import few_seeds, listed, unlike_notes
 from posttrain.pipeline.compare.paired import are_shares, with_scores
 from posttrain.pipeline.compare.replicates import Contrast, Replicates, replicates
 from posttrain.pipeline.compare.statistics import Difference, Finding, Floats, findings
@@ -137,8 +137,7 @@ def planned(
     alone = [findings([one.difference])[0] for one in single]
     questions = [_answered(*one) for one in zip([*several, *single], [*corrected, *alone], strict=True)]
     notes += untested(have.found, watched)
-    few = [one.text for one in questions if one.seeds == FEW]
-    notes += [f"only {FEW} seeds of {listed(few)}: that shows large differences alone; run three to five"] * bool(few)
+    notes += few_seeds([one.text for one in questions if one.seeds == FEW])
     return Planned(len(found[0].prompts), len(have.found), [*questions, *unknown], list(dict.fromkeys(notes)))
 
 
@@ -202,8 +201,8 @@ def _counted(factor: Factor, repeated: Replicates, pairs: Iterable[tuple[_Pairs,
     combinations_of = {context for one, _ in pairs for context, _ in one.cells}
     if repeated.kind == "pairs" or len(combinations_of) < 2:
         return []
-    alike = "a seed changes it alike in all combinations of the other settings"
-    return [f"{factor.short}: {alike}, so its seeds are the replicates, not its pairs; more seeds narrow the interval"]
+    alike = "a seed changes its difference in the same way in all other settings"
+    return [f"{factor.short}: {alike}. So the interval counts seeds, not pairs. More seeds make it narrower"]
 
 
 def _alone(have: Trainings, factor: Factor, question: Question, mine: Cells, theirs: Cells) -> list[str]:
@@ -211,7 +210,8 @@ def _alone(have: Trainings, factor: Factor, question: Question, mine: Cells, the
     notes = []
     for label, cells, others in ((question.level, mine, theirs), (question.against, theirs, mine)):
         if lone := [f"({have.cell_label(cell, factor)})" for cell in cells if cell not in others]:
-            notes.append(f"{question.text}: left out, as only {label} has them: {', '.join(lone)}")
+            count = f"{len(lone)} training{'s' * (len(lone) > 1)} of {label} {'have' if len(lone) > 1 else 'has'}"
+            notes.append(f"{question.text}: {count} no partner with the same seed and other settings: {listed(lone)}")
     return notes
 
 

@@ -38,14 +38,13 @@ def test_one_that_beats_all_others_over_seeds_is_the_best() -> None:
 def test_a_setting_of_one_training_is_not_named_best() -> None:
     found = said({"c": 1, "a": 3, "b": 3}, ("c", "a"), ("a", "b"), ("c", "b"))
     assert found.startswith("Among the best, with no clear difference: c; a. Worse than another one: b.")
-    assert found.endswith("Worse in one training, which says nothing of the setting: a.")
+    assert found.endswith("Worse in a single training, which does not judge the setting: a.")
 
 
 def test_settings_that_did_not_meet_are_not_called_alike() -> None:
     found = said({"a": 3, "b": 3, "base": 3}, ("a", "base"), ("b", "base"))
-    assert (
-        found == "Not worse than another one, and not all compared with each other: a; b. Worse than another one: base."
-    )
+    head = "Not worse than any compared setting, but not all were compared with each other: a; b."
+    assert found == f"{head} Worse than another one: base."
 
 
 def test_nothing_clear_says_so() -> None:
