@@ -162,7 +162,7 @@ def _baselines(
             named[factor] = own if own in levels_here else levels_here[0]
             why = "the level of params.yaml" if any(own) else "the run's default"
             why = why if own in levels_here else "the first one"
-            notes.append(f"baseline of {factor.short}: {factor.text(named[factor])}, {why} (--against names another)")
+            notes.append(f"baseline of {factor.short}: {factor.text(named[factor])}, {why} (--against chooses another)")
     return named, notes
 
 
