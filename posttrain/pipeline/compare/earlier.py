@@ -10,12 +10,15 @@ from posttrain.pipeline.compare.belonging import Belonging, unlike
 from posttrain.pipeline.compare.experiments import Experiment, settings_of
 from posttrain.pipeline.compare.factors import Flat, is_seed
 from posttrain.pipeline.lock.digests import LOCK
-from posttrain.pipeline.lock.git import git
+from posttrain.pipeline.lock.git import git, git_or_none
+from posttrain.pipeline.lock.lock_shape import lock_stages
 from posttrain.pipeline.workspace import PARAMS_FILE
 
 _UNREAD: Final = ("report/", "code/", "sweeps/", "docs/", ".dvc/", ".vscode/", ".github/")
 _UNREAD_FILES: Final = frozenset({LOCK, PARAMS_FILE, "prefect.yaml", ".gitignore"})
 """What no training reads. The settings of params.yaml are compared by themselves."""
+_MADE: Final = ("models/", "data/")
+"""Outputs with the same bytes whenever they are made from the same inputs on the same machine."""
 _MOST: Final = 3
 """The most reasons in a note."""
 
@@ -32,10 +35,24 @@ def changed_files(old: str, new: str) -> list[str]:
     return [file for file in changed if not (file.startswith(_UNREAD) or file in _UNREAD_FILES or file.endswith(".md"))]
 
 
+def remade(old: str, new: str) -> list[str]:
+    """Return the models and tables that a stage made again between two commits: the same inputs, other bytes."""
+    locks = [lock_stages(git_or_none("show", f"{at}:./{LOCK}") or b"", f"{at}:{LOCK}") for at in (old, new)]
+    found = []
+    for name in locks[0].keys() & locks[1].keys():
+        before, after = locks[0][name], locks[1][name]
+        if any(before.get(part) != after.get(part) for part in ("cmd", "deps", "params")):
+            continue
+        digests = [{out["path"]: out.get("md5") for out in entry.get("outs") or ()} for entry in (before, after)]
+        found += [path for path, digest in digests[0].items() if digests[1].get(path, digest) != digest]
+    return sorted(path for path in found if path.startswith(_MADE))
+
+
 def why_again(experiment: Experiment, wanted: Flat) -> str:
     """Return why an experiment must run again at HEAD with these settings; empty if its result would be the same."""
     words = _changed_settings(settings_of(experiment), wanted, {*settings_of(experiment), *wanted})
-    return _few([*words, *(f"{file} changed" for file in changed_files(experiment.baseline, "HEAD"))])
+    files = [*changed_files(experiment.baseline, "HEAD"), *remade(experiment.baseline, "HEAD")]
+    return _few([*words, *(f"{file} changed" for file in files)])
 
 
 def sorted_out(
@@ -84,7 +101,7 @@ def _why_not(
         files = list(dict.fromkeys(key.rpartition(": ")[2] for key in others))
     else:  # nobody knows which code ran
         files = changed_files(experiment.baseline, newest)
-    return _few([*words, *(f"{file} changed" for file in files)])
+    return _few([*words, *(f"{file} changed" for file in [*files, *remade(experiment.baseline, newest)])])
 
 
 def _changed_settings(old: Flat, new: Flat, keys: Iterable[str]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.pipeline.compare.belonging import Belonging
-from posttrain.pipeline.compare.earlier import changed_files, reference, sorted_out, why_again
+from posttrain.pipeline.compare.earlier import changed_files, reference, remade, sorted_out, why_again
 from posttrain.pipeline.compare.experiments import Experiment, experiments, named, settings_of
 
 PARAMS = "online: {runs: {grpo: {lr: 1, kl: 0, seed: 0}, other: {lr: 1}}}\n"
@@ -118,6 +118,31 @@ def test_the_same_experiment_at_two_commits_counts_once_and_head_decides(swept: 
     assert {one.name: one.baseline for one in whole} == {"s-lr1-seed1": swept, "s-lr2-seed1": head}
     assert reference(whole) == head
     assert reference([Experiment("a", "c", "x", 1), Experiment("b", "c", "y", 2)]) == "y", "else the latest"
+
+
+LOCKED = """schema: '2.0'
+stages:
+  base:
+    cmd: make
+    deps: [{path: code/base.json, md5: CODE}]
+    outs: [{path: models/base/tiny, md5: BYTES}, {path: records/base.json, md5: BYTES}]
+"""
+
+
+def test_a_start_model_with_other_bytes_from_the_same_inputs_is_a_change() -> None:
+    old = committed(**{"dvc.lock": LOCKED})
+    ran("1", "2")
+    same = committed(README_md="read")
+    assert remade(old, same) == []
+    other = committed(**{"dvc.lock": LOCKED.replace("BYTES", "other")})
+    assert remade(old, other) == ["models/base/tiny"] and remade(old, same) == []
+    again = committed(**{"dvc.lock": LOCKED.replace("BYTES", "other").replace("CODE", "more")})
+    assert remade(old, again) == [], "other code, which the records have"
+    git("reset", "-q", "--hard", other)
+    one = next(one for one in experiments() if one.name == "s-lr1-seed2")
+    assert why_again(one, settings_of(one)) == "models/base/tiny changed"
+    ran("1", "3")
+    assert any("because models/base/tiny changed" in note for note in found()[1])
 
 
 def test_why_an_experiment_must_run_again() -> None:
