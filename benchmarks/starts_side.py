@@ -33,6 +33,8 @@ def main(file: str, stage: str, *arguments: str) -> None:
     process.inputs.check_imports = before("work", process.inputs.check_imports)
     builtins.__import__ = counted(builtins.__import__)
     importlib.import_module = counted(importlib.import_module)
+    if hasattr(late := sys.modules.get("posttrain.late_imports"), "run"):
+        late.run = counted(late.run)  # type: ignore[union-attr]  # a module runs when it is used
     end = process.left
 
     def ended(name: str) -> str:

@@ -66,7 +66,7 @@ def sweep(
     jobs: int | None = None,
     env: dict[str, str] | None = None,
 ) -> State[Any]:
-    """Run a sweep of the current folder, as `posttrain sweep` does: what has not run at this commit.
+    """Run a sweep of the current folder, as `posttrain sweep` does: what has not run yet.
 
     `set`: keys with lists of values; without it the file sweeps/NAME.yaml is read. `jobs`: experiments at once.
     """
@@ -109,7 +109,7 @@ def _does(plan: Plan) -> str:
 
 
 def _run_sweep(root: Path, name: str, sweep: Sweep, jobs: int | None) -> State[Any]:
-    """Run the experiments that have not run at this commit, and publish the comparison of all."""
+    """Run the experiments that have not run, and publish the comparison of all."""
     task_runners.restore_sigterm()
     run.filter_repeated_failures()
     plan = plan_sweep(root, name, sweep)
@@ -118,7 +118,7 @@ def _run_sweep(root: Path, name: str, sweep: Sweep, jobs: int | None) -> State[A
     if not plan.pending:
         labels.label(root, _does(plan))
         artifacts.publish_sweep(root, plan.name, plan.measured)
-        return Completed(name="Cached", message=f"nothing to do: {names} ran at this commit")
+        return Completed(name="Cached", message=f"nothing to do: {names} have run")
     hold(root / TIMES / f"{plan.name}.lock", f"the sweep {plan.name}")
     with OrphanGuard() as guard:
         runner = sweep_runner.SweepRunner(Start.of(root), plan.pending, plan.targets, plan.gpus, guard)

@@ -23,6 +23,7 @@ from posttrain.pipeline.lock.dvc_index import readable_index
 from posttrain.pipeline.lock.repair_dvc import repair_lock
 from posttrain.pipeline.lock.status import read_once, refresh_code
 from posttrain.pipeline.lock.verify import repair
+from posttrain.pipeline.params.parsed import import_late_parts
 from posttrain.pipeline.params.stage_table import STAGES
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.settings.params import Params, check, did_you_mean
@@ -117,7 +118,7 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
         Stage(
             name=name,
             upstream=() if node.frozen else tuple(sorted({_name(above) for above in graph.successors(node)} - hidden)),
-            needs=_needs(name, getattr(node, "meta", None)),
+            needs=needs_of(name, getattr(node, "meta", None)),
             reasons=tuple(_reason(entry) for entry in status.get(name, ())),
             plots=tuple(os.path.relpath(out.fs_path) for out in node.outs if out.plot),
             metrics=tuple(os.path.relpath(out.fs_path) for out in node.outs if out.metric),
@@ -135,7 +136,9 @@ def read_when_free(root: Path, targets: Sequence[str]) -> list[Stage]:
     while os.getppid() == parent:
         try:
             notes = _repair_and_check(root)
-            stages = read(root, targets)
+            from .settled import settled
+
+            stages = (None if targets else settled(root)) or read(root, targets)
             if is_posttrain_pipeline(root) and any(stage.reasons for stage in stages):
                 from posttrain.pipeline.checks.check_models import check_models  # imports torch: seconds
 
@@ -253,7 +256,7 @@ def _closure(graph: Any, stages: Collection[Any]) -> set[Any]:
     return set(stages).union(*(networkx.descendants(graph, stage) for stage in stages))
 
 
-def _needs(name: str, meta: Any) -> Needs:
+def needs_of(name: str, meta: Any) -> Needs:
     """Return the typed part of `meta`. Other keys belong to the user, unless they look like a typing error."""
     if meta is None:
         return Needs()
@@ -306,4 +309,5 @@ def main(targets: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    import_late_parts()
     sys.exit(main(sys.argv[1:]))

@@ -112,7 +112,8 @@ def _run(options: argparse.Namespace) -> int:
     os.chdir(root)
     plan = plan_sweep(root, *named_sweep(options))
     for trial in plan.planned if options.plan else []:
-        print(f"{trial.name}  {'done' if trial.name in plan.done else 'to run'}  {described(trial)}")
+        why = f"  (again: {plan.again[trial.name]})" if trial.name in plan.again else ""
+        print(f"{trial.name}  {'done' if trial.name in plan.done else 'to run'}  {described(trial)}{why}")
     total, left = len(plan.planned), len(plan.pending)
     print(f"sweep {plan.name}: {total} experiments, {total - left} done, {left} to run", flush=True)
     if options.plan or not plan.pending:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from posttrain.errors import PipelineError
+from posttrain.pipeline.compare.earlier import why_again
 from posttrain.pipeline.compare.experiments import experiments
 from posttrain.pipeline.lineage.kept_inputs import require_kept
 from posttrain.pipeline.lock.git import git, git_or_none
 from posttrain.pipeline.params.params_file import read
 from posttrain.pipeline.params.seeds import SEED
 from posttrain.pipeline.params.stage_table import evaluated
+from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
+from posttrain.settings.plain import flattened, merge
 
 from .gpu_slots import devices
 from .graph import GraphReader, Stage, is_posttrain_pipeline, stale
-from .sweep_config import Sweep, Trial, check_committed, check_trials, trials
+from .sweep_config import Sweep, Trial, check_committed, check_trials, nested, trials
 from .sweep_targets import closure, is_named, missing_evaluations
 
 MAX_JOBS = 4
@@ -31,11 +34,13 @@ class Plan:
     name: str
     planned: Sequence[Trial]
     done: frozenset[str]
-    """The names of experiments that have run at this commit."""
+    """The names of experiments that have run with the code, data and settings of this commit."""
     stages: Sequence[Stage]
     targets: Sequence[str]
     measured: Sequence[str]
     """The policies that its targets evaluate; empty if it has no targets."""
+    again: Mapping[str, str] = field(default_factory=dict)
+    """Name -> why an experiment that ran at another commit must run again."""
 
     @property
     def pending(self) -> list[Trial]:
@@ -66,7 +71,8 @@ def plan_sweep(root: Path, name: str, sweep: Sweep) -> Plan:
     check_trials(planned)
     require_kept("sweep", (experiment.overrides for experiment in planned))
     check_free(root, name)
-    return Plan(name, planned, frozenset(_finished_experiments()), *_to_run(root, sweep))
+    done, again = _finished(planned)
+    return Plan(name, planned, frozenset(done), *_to_run(root, sweep), again)
 
 
 def check_free(root: Path, name: str) -> None:
@@ -102,7 +108,20 @@ def _to_run(root: Path, sweep: Sweep) -> tuple[list[Stage], list[str], list[str]
     return closure(stages, [*(stage.name for stage in ran), *added]), chosen, policies
 
 
-def _finished_experiments() -> set[str]:
-    """Return the names of this commit's experiments. Experiments of another commit ran other code."""
-    head = git("rev-parse", "HEAD").strip()
-    return {experiment.name for experiment in experiments() if experiment.baseline == head}
+def _finished(planned: Sequence[Trial]) -> tuple[set[str], dict[str, str]]:
+    """Return the names of the trials whose result is there, and why those that ran at another commit run again."""
+    head, settings = git("rev-parse", "HEAD").strip(), read_yaml(PARAMS_FILE)
+    done, again = set[str](), dict[str, str]()
+    found = experiments()
+    for trial in planned:
+        wanted = settings
+        for key, value in trial.overrides.items():
+            wanted = merge(wanted, nested(key, value))
+        for experiment in (one for one in found if one.name == trial.name):
+            why = "" if experiment.baseline == head else why_again(experiment, flattened(wanted))
+            if not why:
+                done.add(trial.name)
+                again.pop(trial.name, None)
+                break
+            again[trial.name] = f"it ran at commit {experiment.baseline[:7]}; since then {why}"
+    return done, again

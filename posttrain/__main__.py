@@ -22,6 +22,7 @@ from posttrain.measure.masking import masked
 from posttrain.measure.terminal import Coded, escaped, escaped_json, in_red, make_streams_safe
 from posttrain.measure.text_table import folded
 from posttrain.pipeline.commands import line
+from posttrain.pipeline.params.parsed import import_late_parts
 
 
 def script() -> int:
@@ -29,6 +30,12 @@ def script() -> int:
     here = Path("posttrain/__main__.py")
     if here.is_file() and not here.samefile(__file__):
         os.execv(sys.executable, [sys.executable, "-m", "posttrain", *sys.argv[1:]])
+    return process()
+
+
+def process() -> int:
+    """Run one command in a process of its own, which imports large packages without the parts that it does not use."""
+    import_late_parts()
     return main()
 
 
@@ -108,4 +115,4 @@ def _params_error_behind(error: PosttrainError) -> PosttrainError:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(process())

@@ -1,32 +1,54 @@
 """Import large packages without parts that a stage does not use. `stages` installs this before it imports them.
 
+Many modules import torch for its name alone; torch itself runs where it is used.
+torch imports its exporter and the Python kernels of tensors without values. These and a backward pass import sympy.
 transformers imports torch's distributed tensors and torch's compiler, and lists its 500 families of models twice.
-pandera imports pandas. Together these parts take longer than torch itself.
+pandera imports pandas. Together these parts take longer than the rest of torch.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
+TORCH: Final = "torch"
+"""Settings and annotations need only its name, so a process that computes nothing with it never runs its code."""
 COMPILER: Final = "torch._dynamo"
 FREE: Final = f"{COMPILER}._trace_wrapped_higher_order_op"
-"""The only module of torch's compiler that can be imported without the compiler. transformers imports it."""
+"""The only module of torch's compiler that can be imported without the compiler. transformers imports it for a class
+that only its masks by functions use; it imports `EXPORT`."""
+META: Final = "torch._meta_registrations"
+"""Python kernels for tensors without values (device "meta"). torch has C++ kernels for most operations too."""
+EXPORT: Final = "torch.export"
+SHAPES: Final = "torch.fx.experimental.symbolic_shapes"
+"""It imports sympy. A backward pass from given gradients asks it whether two shapes are equal."""
+META_USERS: Final = (COMPILER, EXPORT, "torch._decomp", "torch._refs", "torch.distributed.tensor")
+"""Modules that need `META`: importing one of them loads it."""
 CHOOSES: Final = "transformers.utils.import_utils"
 """The module by which transformers chooses what to import."""
 
 
-def import_late() -> None:
-    """Install this in a process, once."""
+Names = dict[frozenset[str], dict[str, set[str]]]
+"""Packages that a file needs -> file -> the names that it defines."""
+Remember = Callable[[str, str, Callable[[], Any]], Any]
+"""Returns the plain data of a text by its digest: (text, name, a function that makes the data)."""
+
+
+def import_late(remember: Remember | None = None) -> None:
+    """Install this in a process, once. `remember`: keeps transformers' list of families between processes."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.insert(0, _Finder(remember))
 
 
 @contextmanager
@@ -59,17 +81,57 @@ class _Without(MetaPathFinder):
 
 
 class _Finder(MetaPathFinder):
-    """Finds torch's compiler as a late module, and changes how transformers chooses its imports."""
+    """Finds late modules, and changes how transformers chooses its imports."""
+
+    def __init__(self, remember: Remember | None) -> None:
+        self._remember = remember
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
-        if name.startswith(f"{COMPILER}.") and name != FREE and isinstance(here := sys.modules.get(COMPILER), Late):
-            here.load()
-        if name not in (COMPILER, CHOOSES):
+        is_new = name not in sys.modules
+        if name != FREE and isinstance(parent := sys.modules.get(name.rpartition(".")[0]), Late):
+            run(parent)
+        if name in META_USERS and name not in LATE:
+            load_meta_kernels()
+        if is_new and name in sys.modules:  # the lines above imported it
+            return _same(sys.modules[name])
+        if (name not in LATE and name != CHOOSES) or (name == META and sys.modules.keys() & {*META_USERS} - {*LATE}):
             return None
         spec = PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = _ChangedLoader(spec.loader) if name == CHOOSES else _LateLoader(spec.loader)
+            spec.loader = _ChangedLoader(spec.loader, self._remember) if name == CHOOSES else _LateLoader(spec.loader)
         return spec
+
+
+def is_late(name: str) -> bool:
+    """Return whether a module is imported, and has not run its code yet."""
+    return isinstance(sys.modules.get(name), Late)
+
+
+def load_meta_kernels() -> None:
+    """Import torch's Python kernels for tensors without values, unless they are imported already."""
+    if isinstance(kernels := sys.modules.get(META), Late):
+        run(kernels)
+
+
+def _same(module: ModuleType) -> ModuleSpec | None:
+    """Return the spec of a module that is imported already, so that Python does not run its code again."""
+    if (spec := module.__spec__) is not None and spec.loader is not None:
+        spec.loader = _SameLoader(spec.loader, module)
+    return spec
+
+
+class _SameLoader(Loader):
+    """Returns an existing module."""
+
+    def __init__(self, inner: Loader, module: ModuleType) -> None:
+        self._inner, self._module = inner, module
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = self._inner
 
 
 class _LateLoader(Loader):
@@ -82,38 +144,62 @@ class _LateLoader(Loader):
         return Late(spec.name, self._inner)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run nothing yet."""
+        """Run nothing yet. Of what `META` imports, torch needs its primitives: they complete `torch.Generator`."""
+        if module.__name__ == META:
+            import_module("torch._prims")
+
+
+@dataclass
+class _Code:
+    """The code of a late module."""
+
+    loader: Loader
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    runs: bool = False
+    """Whether it runs now: the same thread may ask for more while it does, and other threads wait."""
+    later: list[Callable[[], Any]] = field(default_factory=list)
+    """Calls that follow it."""
 
 
 class Late(ModuleType):
-    """torch's compiler. It runs its code when something other than its `LIGHT` functions is used."""
+    """A module that runs its code when something other than its functions in `LATE` is used.
+
+    Its code may define any name, so it has no methods, and its one attribute has a name of its own.
+    """
 
     def __init__(self, name: str, loader: Loader) -> None:
         super().__init__(name)
-        self._loader, self._loading = loader, threading.RLock()
-        self._later: list[Callable[[], Any]] = []
-        for light in LIGHT:
+        self.__code = _Code(loader)
+        for light in LATE[name]:
             setattr(self, light.__name__, functools.partial(light, self))
 
-    def load(self) -> None:
-        """Run the module's code. It is then an ordinary module, and the same object."""
-        with self._loading:
-            if type(self) is not Late:
-                return
-            self.__class__ = ModuleType  # type: ignore[assignment]
-            for light in LIGHT:
-                delattr(self, light.__name__)
-            assert self.__spec__ is not None
-            self.__spec__.loader = self.__loader__ = self._loader
-            self._loader.exec_module(self)
-            for call in self._later:
-                call()
-
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self.load()
+        if name.startswith("__") or not run(self):
+            raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
         return getattr(self, name)
+
+
+def run(module: Late) -> bool:
+    """Run a late module's code. It is then an ordinary module, and the same object. Return False while it runs."""
+    code: _Code = module.__dict__["_Late__code"]
+    with code.lock:
+        if type(module) is not Late or code.runs:
+            return not code.runs
+        code.runs = True
+        for light in LATE[module.__name__]:
+            module.__dict__.pop(light.__name__, None)
+        if module.__name__ in META_USERS:
+            load_meta_kernels()
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = code.loader
+        try:
+            code.loader.exec_module(module)
+        finally:
+            code.runs = False
+        module.__class__ = ModuleType  # type: ignore[assignment]
+        for call in code.later:
+            call()
+        return True
 
 
 def disable(compiler: Late, fn: Any = None, recursive: bool = True, **options: Any) -> Any:  # noqa: FBT001, FBT002
@@ -121,7 +207,7 @@ def disable(compiler: Late, fn: Any = None, recursive: bool = True, **options: A
     if fn is None:
         return functools.partial(disable, compiler, recursive=recursive, **options)
     if not isinstance(fn, FunctionType):
-        compiler.load()
+        run(compiler)
         return compiler.disable(fn, recursive, **options)
 
     @functools.cache
@@ -139,9 +225,9 @@ def disable(compiler: Late, fn: Any = None, recursive: bool = True, **options: A
 def allow_in_graph(compiler: Late, fn: Any) -> Any:
     """Tell the compiler, once it is loaded, that it need not look into a function."""
     if not isinstance(fn, FunctionType):
-        compiler.load()
+        run(compiler)
         return compiler.allow_in_graph(fn)
-    compiler._later.append(lambda: compiler.allow_in_graph(fn))
+    compiler.__dict__["_Late__code"].later.append(lambda: compiler.allow_in_graph(fn))
     return fn
 
 
@@ -155,15 +241,45 @@ def graph_break(_: Late, msg: str = "") -> None:
     """End a compiled graph, of which there is none."""
 
 
-LIGHT: Final = (disable, allow_in_graph, assume_constant_result, graph_break)
-"""The compiler's functions that work before it is loaded. They do what torch's functions of the same names do."""
+def TransformGetItemToIndex(module: Late) -> Any:  # noqa: N802
+    """Return an instance of the class of this name."""
+    run(module)
+    return module.TransformGetItemToIndex()
+
+
+def sym_eq(module: Late, x: Any, y: Any) -> Any:
+    """Return whether two shapes are equal."""
+    if isinstance(x, tuple) and isinstance(y, tuple) and all(type(size) is int for size in (*x, *y)):
+        return x == y
+    run(module)
+    return module.sym_eq(x, y)
+
+
+def expect_true(module: Late, a: Any, skip: int = 0) -> bool:
+    """Return a truth value."""
+    if isinstance(a, bool):
+        return a
+    run(module)
+    found: bool = module.expect_true(a, skip + 1)
+    return found
+
+
+LATE: Final[dict[str, tuple[Callable[..., Any], ...]]] = {
+    TORCH: (),
+    COMPILER: (disable, allow_in_graph, assume_constant_result, graph_break),
+    FREE: (TransformGetItemToIndex,),
+    META: (),
+    EXPORT: (),
+    SHAPES: (sym_eq, expect_true),
+}
+"""Late module -> its functions that work before it is loaded. They do what torch's functions of the same names do."""
 
 
 class _ChangedLoader(Loader):
-    """Runs the module by which transformers chooses its imports, then changes two of its functions."""
+    """Runs the module by which transformers chooses its imports, then changes three of its functions."""
 
-    def __init__(self, inner: Loader) -> None:
-        self._inner = inner
+    def __init__(self, inner: Loader, remember: Remember | None) -> None:
+        self._inner, self._remember = inner, remember
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._inner.create_module(spec)
@@ -172,6 +288,42 @@ class _ChangedLoader(Loader):
         self._inner.exec_module(module)
         module.is_torch_distributed_available = _Connected(module.is_torch_distributed_available)
         module.create_import_structure_from_path = functools.cache(module.create_import_structure_from_path)
+        if self._remember is not None:
+            module.define_import_structure = _Families(module.define_import_structure, self._remember)
+
+
+@dataclass(frozen=True)
+class _Families:
+    """transformers' list of what each file of its families defines. It reads 2,500 files to make it."""
+
+    define: Callable[[str, str | None], Names]
+    remember: Remember
+
+    def __call__(self, module_path: str, prefix: str | None = None) -> Names:
+        folder = Path(module_path) if Path(module_path).is_dir() else Path(module_path).parent
+        if folder.name != "models":  # one family
+            return self.define(module_path, prefix)
+
+        def defined() -> list[Any]:
+            names = self.define(module_path, prefix)
+            return [[sorted(needs), {file: sorted(own) for file, own in of.items()}] for needs, of in names.items()]
+
+        found = self.remember(f"{prefix} {files_of(folder)}", f"families{prefix or ''}", defined)
+        return {frozenset(needs): {file: set(own) for file, own in of.items()} for needs, of in found}
+
+
+def files_of(folder: Path) -> str:
+    """Return path, size and times of each file in a folder and in its folders."""
+    found, folders = [], [str(folder)]
+    for place in folders:
+        with os.scandir(place) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    folders.append(entry.path)
+                elif entry.name.endswith(".py"):
+                    at = entry.stat()
+                    found.append(f"{entry.path} {at.st_size} {at.st_mtime_ns} {at.st_ctime_ns}")
+    return "\n".join(sorted(found))
 
 
 class _Connected:

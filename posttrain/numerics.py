@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from posttrain.errors import ParamsError
+from posttrain.late_imports import is_late
 
 VARIABLE: Final = "POSTTRAIN_CPU_ISA"
 CHOICES: Final = {
@@ -35,7 +36,7 @@ def fix_numerics() -> None:
 
     Example: `import posttrain; posttrain.fix_numerics(); import torch`
     """
-    if "torch" in sys.modules:
+    if "torch" in sys.modules and not is_late("torch"):
         what = "torch is imported already, and has chosen its CPU instructions"
         raise ParamsError(what=what, where="fix_numerics", fix="Call posttrain.fix_numerics() before `import torch`")
     set_numerics()

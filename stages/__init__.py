@@ -11,9 +11,9 @@ from posttrain.extras import PIPELINE, need_or_exit
 need_or_exit(PIPELINE)
 
 from posttrain.errors import PosttrainError  # noqa: E402
-from posttrain.late_imports import import_late  # noqa: E402
 from posttrain.numerics import set_numerics  # noqa: E402
 from posttrain.pipeline.lock.inputs import watch_code  # noqa: E402  starts the clock of posttrain.measure.phases too
+from posttrain.pipeline.params.parsed import import_late_parts  # noqa: E402
 from posttrain.pipeline.processes.children import follow  # noqa: E402
 
 watch_code()  # before the rest of the library is imported
@@ -23,7 +23,7 @@ gc.set_threshold(200_000, 20, 100)
 
 try:
     follow()
-    import_late()  # before torch and transformers are imported
+    import_late_parts()  # before torch and transformers are imported
     set_numerics()  # before torch is imported; it is recorded
 except PosttrainError as error:
     sys.exit(f"error: {error.what}. {error.fix}")

@@ -111,7 +111,8 @@ def score_completions(
         config = check(EvaluateConfig, own, where=SCORE, file="arguments")
     else:
         check_config(config, EvaluateConfig, SCORE, {"reward": (reward, None), "max_failed": (max_failed, 0.0)})
-    scorer = config.scorer(Runtime(config.device), text, scorer_folder(config, reward_model), where)
+    alone = all(term.reward.each for term in config.terms.values())  # functions of a rollout, which use no device
+    scorer = config.scorer(None if alone else Runtime(config.device), text, scorer_folder(config, reward_model), where)
     known = completions.of(judged_prompts(config.reward, completions.prompts, name))
     scorer.load(known.prompts)
     return scored_completions(config, known, scorer, where)

@@ -11,7 +11,6 @@ from posttrain.api.argument_checks import model_folder
 from posttrain.api.own_model import device_of, our_attention, own_model, text_of
 from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
-from posttrain.models.master_weights import computing
 from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.frozen import FrozenSampling
 
@@ -30,6 +29,8 @@ def frozen(model: Any, tokenizer: Any, config: FrozenSampling) -> Iterator[Sampl
     if config.engine != "builtin":
         what, fix = "it loads the model itself", "Load it with posttrain.load_frozen(folder, config), and give that"
         raise ParamsError(what=what, where="config.engine", fix=fix)
+    from posttrain.models.master_weights import computing
+
     own = own_model(model)
     runtime = Runtime(device_of(own))
     with our_attention(own), computing(own, runtime):
@@ -42,6 +43,8 @@ def beside(reference: Any, runtime: Runtime) -> Iterator[Any]:
     if reference is None or isinstance(reference, str | Path):
         yield reference if reference is None else model_folder(reference, "reference")
         return
+    from posttrain.models.master_weights import computing
+
     other = own_model(reference)
     with our_attention(other), computing(other, runtime):
         yield other

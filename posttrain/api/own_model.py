@@ -12,9 +12,6 @@ import torch
 from posttrain.errors import DataError, ModelError
 from posttrain.models.device import DeviceParams
 from posttrain.models.files.text import context_of
-from posttrain.models.forward.forward import register, runs_in_rows
-from posttrain.models.master_weights import is_trained_in_bf16
-from posttrain.models.self_check import verify_forward
 from posttrain.text.chat import DATE, ChatText
 
 Messages = Sequence[Mapping[str, Any]]
@@ -60,6 +57,10 @@ def device_of(model: Any) -> DeviceParams:
 @contextmanager
 def our_attention(model: Any) -> Iterator[None]:
     """Use our attention for packed rows; restore the model's own attention afterwards."""
+    from posttrain.models.forward.forward import register, runs_in_rows
+    from posttrain.models.master_weights import is_trained_in_bf16
+    from posttrain.models.self_check import verify_forward
+
     if model.dtype != torch.float32 and not is_trained_in_bf16(model):
         what, fix = (
             f"its weights are {model.dtype}",

@@ -13,10 +13,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
-from posttrain.late_imports import check_not_alone
+from posttrain.late_imports import check_not_alone, is_late
 from posttrain.measure.terminal import finish_streams
 
 PATIENCE = timedelta(hours=2)
@@ -27,12 +25,12 @@ T = TypeVar("T")
 
 def rank() -> int:
     """Return the number of this process; 0 for a single process."""
-    return dist.get_rank() if _connected() else 0
+    return torch.distributed.get_rank() if _connected() else 0
 
 
 def count() -> int:
     """Return the number of processes of the run."""
-    return dist.get_world_size() if _connected() else 1
+    return torch.distributed.get_world_size() if _connected() else 1
 
 
 def is_rank_zero() -> bool:
@@ -44,7 +42,7 @@ def connect(number: int, size: int, meeting: str, device: torch.device | str = "
     """Connect to the other processes of the run."""
     check_not_alone()
     backend = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=meeting, rank=number, world_size=size, timeout=PATIENCE)
+    torch.distributed.init_process_group(backend, init_method=meeting, rank=number, world_size=size, timeout=PATIENCE)
 
 
 def shutdown() -> None:
@@ -54,7 +52,7 @@ def shutdown() -> None:
     if not is_rank_zero():
         finish_streams()
         os._exit(0)
-    dist.destroy_process_group()
+    torch.distributed.destroy_process_group()
 
 
 def gathered(value: Any) -> list[Any]:
@@ -65,17 +63,17 @@ def gathered(value: Any) -> list[Any]:
     return [json.loads(part.numpy().tobytes()) for part in gathered_tensors(mine)]
 
 
-def gathered_tensors(mine: Tensor) -> list[Tensor]:
+def gathered_tensors(mine: torch.Tensor) -> list[torch.Tensor]:
     """Return every process's one-dimensional tensor. Their lengths may differ."""
     if not _connected():
         return [mine]
     sizes = [torch.zeros(1, dtype=torch.long) for _ in range(count())]
-    dist.all_gather(sizes, torch.tensor([mine.numel()]))
+    torch.distributed.all_gather(sizes, torch.tensor([mine.numel()]))
     longest = max(int(size) for size in sizes)
     padded = mine.new_zeros(longest)
     padded[: mine.numel()] = mine
     parts = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(parts, padded)
+    torch.distributed.all_gather(parts, padded)
     return [part[: int(size)] for part, size in zip(parts, sizes, strict=True)]
 
 
@@ -87,25 +85,25 @@ def from_first(make: Callable[[], T]) -> T:
     return value
 
 
-def added(part: Tensor) -> Tensor:
+def added(part: torch.Tensor) -> torch.Tensor:
     """Return the sum of the tensor over the processes, added in their order, so that all get the same bits."""
     if not _connected():
         return part
     return torch.stack(gathered_tensors(part.flatten())).sum(0).view_as(part)
 
 
-def add_up(parts: Sequence[Tensor]) -> None:
+def add_up(parts: Sequence[torch.Tensor]) -> None:
     """Sum each tensor over the processes, in place."""
     if _connected():
         for part in parts:
-            dist.all_reduce(part)
+            torch.distributed.all_reduce(part)
 
 
 def wait_for_all() -> None:
     """Wait until every process arrives here."""
     if _connected():
-        dist.barrier()
+        torch.distributed.barrier()
 
 
 def _connected() -> bool:
-    return dist.is_available() and dist.is_initialized()
+    return not is_late("torch") and torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -13,7 +13,6 @@ from typing import Any
 
 from posttrain.errors import DataError, excerpt
 from posttrain.evaluate.context import ContextTurn
-from posttrain.evaluate.likelihood import row_logps
 from posttrain.models.device import Runtime
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.sampling.sampler import encode_prompts
@@ -56,6 +55,8 @@ def without_context(text: ChatText, rollouts: Sequence[Rollout]) -> list[Rollout
 
 def score_by_context(model: Any, seen: Sequence[Rollout], plain: Sequence[Rollout], runtime: Runtime) -> list[Rollout]:
     """Return the plain rollouts with ICDPO's score: log p(y | context, x) - log p(y | x)."""
+    from posttrain.evaluate.likelihood import row_logps
+
     after, before = (row_logps(model, [rollout.row for rollout in some], runtime) for some in (seen, plain))
     gained = [math.fsum(mine) - math.fsum(theirs) for mine, theirs in zip(after, before, strict=True)]
     return [

@@ -12,10 +12,7 @@ from typing import Any
 from posttrain.errors import ParamsError
 from posttrain.evaluate.completions_config import CompletionsConfig
 from posttrain.evaluate.in_context import encode_in_context, score_by_context, without_context
-from posttrain.evaluate.kl import kl_to_reference
 from posttrain.measure.progress import Progress
-from posttrain.models.files.store import load_policy, load_tokenizer
-from posttrain.models.master_weights import frozen_on
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.frozen import OpenSampler, engine_of, gap_of
@@ -91,6 +88,10 @@ class PolicySampling:
         config, policy, reference = self.config, self.policy, self.reference
         if reference is None:
             return {}
+        from posttrain.evaluate.kl import kl_to_reference
+        from posttrain.models.files.store import load_policy, load_tokenizer
+        from posttrain.models.master_weights import frozen_on
+
         if policy.folder != Path() and reference == policy.folder and not config.context:
             return {"kl_k1": 0.0, "kl_k3": 0.0}
         if config.sampling.truncates:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from posttrain.errors import PipelineError
 from posttrain.files import write_json
+from posttrain.late_imports import is_late
 from posttrain.measure.counts import count, counts
 from posttrain.measure.phases import CLOCK, NAMES, OTHER
 from posttrain.measure.record import read_record, record_path
@@ -106,7 +107,7 @@ def peak_mb() -> float:
 def device_peak_mb() -> float:
     """Return the peak memory of tensors on the GPU; 0 without a GPU."""
     torch: Any = sys.modules.get("torch")  # a process without torch has used no GPU
-    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    if torch is None or is_late("torch") or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return 0.0
     return float(torch.cuda.max_memory_allocated()) / 2**20
 

@@ -42,7 +42,12 @@ class ScoreConfig(Params, metaclass=Called):
         return self.reward
 
     def scorer_of(
-        self, runtime: Runtime, text: ChatText | None, reward_model: Path | None, where: str, max_tokens: int | None
+        self,
+        runtime: Runtime | None,
+        text: ChatText | None,
+        reward_model: Path | None,
+        where: str,
+        max_tokens: int | None,
     ) -> RewardSum:
         """Return the scorer of completions.
 

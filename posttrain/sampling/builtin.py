@@ -18,7 +18,15 @@ from posttrain.models.decoder.step import backend_of
 from posttrain.models.device import Runtime
 from posttrain.models.files.text import context_of
 from posttrain.rollout import Kept
-from posttrain.sampling.sampler import Capability, Completion, KeptSampling, Mixture, Request, SamplingParams
+from posttrain.sampling.sampler import (
+    BUILTIN_CAN,
+    Capability,
+    Completion,
+    KeptSampling,
+    Mixture,
+    Request,
+    SamplingParams,
+)
 from posttrain.sampling.scheduler import Admission
 from posttrain.text.stops import Stops, StopStrings
 
@@ -26,7 +34,7 @@ from posttrain.text.stops import Stops, StopStrings
 class LocalSampler:
     """Samples from a model in memory. `sync` copies nothing, because the weights are shared."""
 
-    can: frozenset[Capability] = frozenset({"greedy", "mixture", "top_p", "top_k", "stop_strings", "exact"})
+    can: frozenset[Capability] = BUILTIN_CAN
 
     def __init__(
         self, model: Any, stops: Stops, runtime: Runtime, version: str = "", section: str = "sampling"

@@ -7,18 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from posttrain.distributed import world
 from posttrain.measure.counts import count
-from posttrain.models.sharding import whole
 from posttrain.rollout import Kept
-from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import Engine, EngineArgs, SampledModel, Servers
 from posttrain.sampling.sampler import (
+    BUILTIN_CAN,
     VLLM_CAN,
     Capability,
     Completion,
@@ -32,6 +30,9 @@ from posttrain.sampling.sampler import (
     rest,
 )
 from posttrain.text.packing import joined_kept
+
+if TYPE_CHECKING:
+    from posttrain.sampling.builtin import LocalSampler
 
 FINISHES: tuple[Finish, ...] = ("stop", "length")
 
@@ -73,6 +74,8 @@ class DistributedSampler:
         """Return a completion for each request."""
         if world.count() == 1:
             return self._local.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
+        from posttrain.models.sharding import whole
+
         places = places_of_ranks(requests)
         mine = [requests[place] for place in places[world.rank()]]
         others = [] if mixture is None else [mixture.other]
@@ -160,7 +163,7 @@ def _exchanged(done: Sequence[Completion], *, kept: bool = False) -> list[list[C
     return [_completions(*parts) for parts in zip(*(world.gathered_tensors(part) for part in sent), strict=True)]
 
 
-def _completions(shape: Tensor, ids: Tensor, logps: Tensor, *sets: Tensor) -> list[Completion]:
+def _completions(shape: torch.Tensor, ids: torch.Tensor, logps: torch.Tensor, *sets: torch.Tensor) -> list[Completion]:
     lengths, finishes = shape.view(-1, 2).T.tolist() if shape.numel() else ([], [])
     if not lengths:
         return []
@@ -191,7 +194,9 @@ def _opened(
     model: SampledModel, sampling: SamplingParams, longest: int, where: str, args: EngineArgs,  # noqa: ARG001
     servers: Servers = 1,  # noqa: ARG001
 ) -> Iterator[Sampler]:  # fmt: skip
+    from posttrain.sampling.builtin import LocalSampler
+
     yield DistributedSampler(LocalSampler(model.policy, model.text.stops, model.runtime, section=f"{where}.sampling"))
 
 
-ENGINES = {"builtin": Engine(LocalSampler.can, _opened)}
+ENGINES = {"builtin": Engine(BUILTIN_CAN, _opened)}

@@ -9,9 +9,7 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.files.store import load_policy
 from posttrain.models.files.text import load_text
-from posttrain.models.master_weights import frozen_on
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.engines import (
     ENGINE,
@@ -62,6 +60,9 @@ def load_frozen(folder: str | Path, config: FrozenSampling) -> SampledModel:
 
     Example: `policy = load_frozen("models/sft/main", EvaluateConfig())`
     """
+    from posttrain.models.files.store import load_policy
+    from posttrain.models.master_weights import frozen_on
+
     runtime, folder = Runtime(config.device), Path(folder)
     text = load_text(folder, config.date, config.template)
     return SampledModel(frozen_on(runtime.suit(load_policy(folder)), runtime), folder, text, runtime)

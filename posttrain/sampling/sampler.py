@@ -10,7 +10,6 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import torch
 from pydantic import Field, field_validator
-from torch import Tensor
 
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
@@ -25,6 +24,7 @@ from posttrain.text.chat_template import Conversation, row_variables
 Capability = Literal["greedy", "mixture", "top_p", "top_k", "stop_strings", "background", "exact", "experts"]
 """background: it may sample in a thread while the policy trains. exact: its log-probs equal the trainer's, and it
 takes no memory while the policy trains. experts: it reports the experts that a mixture chose."""
+BUILTIN_CAN: Final[frozenset[Capability]] = frozenset({"greedy", "mixture", "top_p", "top_k", "stop_strings", "exact"})
 VLLM_CAN: Final[frozenset[Capability]] = frozenset({"greedy", "stop_strings", "background", "experts"})
 Finish = Literal["stop", "length"]
 
@@ -97,7 +97,7 @@ class Completion:
     finish: Finish
     kept: Kept | None = None
     """With `KeptSampling` that excludes tokens."""
-    experts: Tensor | None = None
+    experts: torch.Tensor | None = None
     """With `RoutedSampling`: int16 [tokens of request and completion, layers with a router, k]; -1: unknown."""
 
 

@@ -14,6 +14,8 @@ from posttrain.text.chat import ChatText
 class ScoredSampling(FrozenSampling, ScoreConfig):
     """The settings of samples and of their scores."""
 
-    def scorer(self, runtime: Runtime, text: ChatText | None, reward_model: Path | None, where: str) -> RewardSum:
+    def scorer(
+        self, runtime: Runtime | None, text: ChatText | None, reward_model: Path | None, where: str
+    ) -> RewardSum:
         """Return the scorer of samples. `reward_model`: the folder of the model behind the reward `model`."""
         return self.scorer_of(runtime, text, reward_model, where, self.sampling.max_tokens)

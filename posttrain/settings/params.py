@@ -105,7 +105,12 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
     """Return a suggestion, a list of known names, or ""."""
     if near := nearest(word, known):
         return f"Did you mean '{near}'?"
-    return f"Known here: {', '.join(sorted(known))[:1000]}" if known else ""
+    return f"Known here: {joined(sorted(known))[:1000]}" if known else ""
+
+
+def joined(names: Sequence[str]) -> str:
+    """Return names as a list, separated by ` | ` if a name contains a comma."""
+    return (" | " if any("," in name for name in names) else ", ").join(names)
 
 
 def nearest(word: str, known: Sequence[str]) -> str | None:

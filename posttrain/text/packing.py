@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from posttrain.rollout import Ids, Kept, TokenRow
 
@@ -27,29 +26,29 @@ BUCKET_WASTE = 1.25
 class PackedRows:
     """B rows packed into one sequence of N tokens, M of them scored: the input of a forward pass."""
 
-    ids_N: Tensor
-    positions_N: Tensor
-    source_M: Tensor
+    ids_N: torch.Tensor
+    positions_N: torch.Tensor
+    source_M: torch.Tensor
     """The packed token whose hidden state predicts each trained token."""
-    target_M: Tensor
-    lengths_B: Tensor
-    last_B: Tensor
+    target_M: torch.Tensor
+    lengths_B: torch.Tensor
+    last_B: torch.Tensor
     """The packed position of each row's last token."""
     spans: tuple[Span, ...]
     """For each row: start and length of its prompt, start and length of the rest."""
     kept: Kept | None = None
     """The tokens that each trained token was drawn from. They stay in host memory."""
-    experts_NLK: Tensor | None = None
+    experts_NLK: torch.Tensor | None = None
     """The experts that a mixture's routers must choose; -1: their own choice."""
 
     @cached_property
-    def gathered(self) -> tuple[tuple[Tensor, ...], Tensor]:
+    def gathered(self) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         """Return an [S, T] index into the packed tokens per attention bucket, and each token's place in the outputs.
 
         Buckets contain rows of similar length. Their outputs are flattened one after the other.
         """
         take = torch.empty(self.ids_N.numel(), dtype=torch.long)
-        gathers: list[Tensor] = []
+        gathers: list[torch.Tensor] = []
         offset = 0
         for bucket in buckets([length + count for _, length, _, count in self.spans]):
             width = max(self.spans[row][1] + self.spans[row][3] for row in bucket)
@@ -70,7 +69,7 @@ class PackedRows:
         """Return whether a row is the first one of its prompt."""
         return row == 0 or self.spans[row][:2] != self.spans[row - 1][:2]
 
-    def rows_per_token(self) -> Tensor:
+    def rows_per_token(self) -> torch.Tensor:
         """Return how many rows each packed token belongs to [N]; in a shared prompt, more than one."""
         count_N = torch.zeros(self.ids_N.numel())
         for start, length, first, count in self.spans:
@@ -78,7 +77,7 @@ class PackedRows:
             count_N[first : first + count] += 1
         return count_N
 
-    def row_masks(self) -> list[Tensor]:
+    def row_masks(self) -> list[torch.Tensor]:
         """Return 1 at each row's tokens and 0 at padding, [S, T] for each attention bucket."""
         lengths = [length + count for _, length, _, count in self.spans]
         sizes = [torch.tensor([lengths[row] for row in bucket]) for bucket in buckets(lengths)]
@@ -89,12 +88,12 @@ class PackedRows:
         if device.type == "cpu":
             return self
         moved: dict[str, Any] = {
-            name: sent(value, device) for name, value in vars(self).items() if isinstance(value, Tensor)
+            name: sent(value, device) for name, value in vars(self).items() if isinstance(value, torch.Tensor)
         }
         return replace(self, **moved)
 
 
-def sent(part: Tensor, device: torch.device) -> Tensor:
+def sent(part: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return the tensor on a device, copied asynchronously. A GPU fetches pinned memory by itself."""
     if device.type == "cuda" and part.device.type == "cpu":
         part = part.pin_memory()
@@ -139,7 +138,7 @@ def pack(rows: Sequence[TokenRow]) -> PackedRows:
     )
 
 
-def _experts(rows: Sequence[TokenRow], spans: Sequence[Span], tokens: int) -> Tensor | None:
+def _experts(rows: Sequence[TokenRow], spans: Sequence[Span], tokens: int) -> torch.Tensor | None:
     """Return the experts of each packed token, -1 if a row has none; None if no row has any."""
     known = [(row.experts, span) for row, span in zip(rows, spans, strict=True) if row.experts is not None]
     if not known:

@@ -99,7 +99,9 @@ def test_another_reward_scores_the_same_completions(workspace: Path) -> None:
     said = as_text(found, "sampled")
     assert "the same completions, scored differently" in said
     assert f"of {moved.shared:,} completions that workspace and HEAD share have another score" in said
-    assert said.endswith("All have the same completions, so a difference is one of the scoring, not of the settings.")
+    assert said.endswith(
+        "All have the same completions, so a difference comes from the scoring, not from the settings."
+    )
 
 
 def test_text_that_is_not_stored_is_sampled_when_it_is_scored(workspace: Path) -> None:

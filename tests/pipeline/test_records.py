@@ -219,7 +219,7 @@ def test_without_its_record_a_result_is_not_verified(workspace: Path) -> None:
     with pytest.raises(PosttrainError, match=r"records/online/grpo.json is missing"):
         promote("grpo", "best")
     found = compare(select(["HEAD", "dpo"], "grpo", "sampled"))
-    assert any("HEAD: not verified, as online@grpo has no record here" in note for note in found.notes)
+    assert any("HEAD is not verified, because online@grpo has no record here" in note for note in found.notes)
 
 
 def test_why_names_a_run_that_dvc_lock_no_longer_has(workspace: Path) -> None:

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from posttrain.errors import ModelError, shortened
+from posttrain.late_imports import load_meta_kernels
 from posttrain.models.device import free_bytes
 from posttrain.models.files.save_dtype import unshared
 from posttrain.models.files.weights import FLOATS, WEIGHTS, WeightFiles, kind
@@ -193,8 +194,7 @@ def meta_model(cls: Any, config: Any, where: str, *, fits: bool = True) -> Any:
     from huggingface_hub.errors import StrictDataclassError
 
     try:
-        with torch.device("meta"):
-            model = cls(config)
+        model = _without_values(cls, config)
     except (*BUILD_ERRORS, StrictDataclassError) as error:
         fix = "Take the config.json that belongs to the weights"
         raise ModelError(what=f"the config makes no model ({error!r:.200})", where=where, fix=fix) from error
@@ -203,6 +203,17 @@ def meta_model(cls: Any, config: Any, where: str, *, fits: bool = True) -> Any:
         what = f"its weights take {size / 1e9:.3g} GB in float32, and {free / 1e9:.3g} GB of memory are free"
         raise ModelError(what=what, where=where, fix="Use a smaller model or a larger machine")
     return model
+
+
+def _without_values(cls: Any, config: Any) -> Any:
+    """Return the model on torch's device "meta". If it needs Python kernels that a stage imports late, import them."""
+    try:
+        with torch.device("meta"):
+            return cls(config)
+    except NotImplementedError:
+        load_meta_kernels()
+    with torch.device("meta"):
+        return cls(config)
 
 
 def prepared(model: Any) -> Any:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posttrain.models.files.store import load_config, load_stop_tokens, load_tokenizer
 from posttrain.text.chat import DATE, ChatText
 
 
 def load_text(folder: Path, today: str = DATE, variables: Mapping[str, Any] | None = None) -> ChatText:
     """Return the folder's chat text, with the end tokens of its generation_config.json and the model's context."""
+    from posttrain.models.files.store import load_config, load_stop_tokens, load_tokenizer
+
     context, ends = context_of(load_config(folder)), load_stop_tokens(folder)
     return ChatText(load_tokenizer(folder), str(folder), ends, today, context=context, variables=variables)
 

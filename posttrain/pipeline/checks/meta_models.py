@@ -21,7 +21,7 @@ from posttrain.models.files.tokenizer import written_template
 from posttrain.models.scratch import scratch_config
 from posttrain.pipeline.lock.digests import read_lock
 from posttrain.pipeline.params.params_file import at, read
-from posttrain.pipeline.params.stage_table import STAGES, Settings, model_runs, section_of, stage_of
+from posttrain.pipeline.params.stage_table import STAGES, Settings, model_run, section_of, stage_of
 from posttrain.pipeline.runs.typed import load_settings, settings_of
 from posttrain.pipeline.workspace import PARAMS_FILE, model_path
 from posttrain.settings.plain import NONE
@@ -55,10 +55,10 @@ def config_source(model: str, settings: Settings) -> Any:
 
     A folder made by a run counts only if dvc.lock has the present settings of that run and its ancestors.
     """
-    runs, chain, name = model_runs(settings), list[str](), model
-    while name in runs and name not in chain:
+    chain, name = list[str](), model
+    while name not in chain and (made := model_run(settings, name)) is not None:
         chain.append(name)
-        name = str(runs[name].get("start", runs[name].get("path", name)))
+        name = str(made.get("start", made.get("path", name)))
     lock = read_lock(Path())
     current = [_is_current(one, settings, lock) for one in chain]
     for place, one in enumerate(chain):
@@ -72,7 +72,7 @@ def config_source(model: str, settings: Settings) -> Any:
     group, _, run = section_of(settings, root).rpartition(".")
     if group == "base.scratch":
         return settings_of(group, at(settings, f"{group}.{run}"), f"{group}.{run}")
-    if root not in runs:
+    if not chain:
         raise ModelError(
             what="no config.json there", where=model, fix="Give a folder with one, or a run of params.yaml"
         )
@@ -109,11 +109,10 @@ def rate_of(group: str, run: str) -> str:
 
 def template_of(model: str, settings: Settings) -> str | None:
     """Return the chat template of the model that a run descends from; None if it does not exist yet."""
-    name, runs, seen = model, model_runs(settings), set[str]()
-    while name in runs and name not in seen:
+    name, seen = model, set[str]()
+    while name not in seen and (made := model_run(settings, name)) is not None:
         seen.add(name)
-        group, _, run = section_of(settings, name).rpartition(".")
-        made = at(settings, f"{group}.{run}") or {}
+        group = section_of(settings, name).rpartition(".")[0]
         if group == "base.scratch":
             return CHAT_TEMPLATE
         if group.startswith("base."):

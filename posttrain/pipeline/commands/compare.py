@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -63,6 +64,7 @@ def run(arguments: Namespace) -> str:
     selection = selected(arguments.names, arguments.policy, score, arguments.task, arguments.table)
     chosen = selection.found
     notes = [f"no result of {name}: it still runs, or it failed (.sweeps/{name}.log)" for name in selection.unfinished]
+    notes += selection.notes
     notes += _not_current([one.policy for one in chosen if not one.weights])
     if arguments.metric:
         notes += without_value(chosen, arguments.metric)
@@ -77,9 +79,10 @@ def run(arguments: Namespace) -> str:
         from posttrain.pipeline.compare.importance import importance
         from posttrain.pipeline.report.comparison_page import comparison_page
 
-        mattered = importance(chosen)
+        mattered = importance(chosen, answers.questions if answers else ())
         typed = _typed(arguments)
         write_text(page, comparison_page(found, typed, score, against, arguments.metric, answers, mattered))
+        print(f"page written: {page}", file=sys.stderr)
     if answers is not None:
         from posttrain.pipeline.compare.planned_text import planned_data, planned_text
 

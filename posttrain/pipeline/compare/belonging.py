@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from posttrain.errors import DataError
-from posttrain.pipeline.compare.experiments import Experiment
+from posttrain.pipeline.compare.experiments import Experiment, without_folder
 from posttrain.pipeline.lock.at_commit import AtCommit
-from posttrain.pipeline.lock.code_manifest import CODE
+from posttrain.pipeline.lock.code_manifest import CODE, code_path
 from posttrain.pipeline.lock.reasons import Reasons, accepted_code
 from posttrain.pipeline.params.stage_table import evaluated
+from posttrain.pipeline.workspace import PARAMS_FILE
 
 MOST = 3
 """The most reasons in an error."""
@@ -26,11 +27,15 @@ class Belonging:
     """`online: custom/reward.py` -> digest, for each kind of run; also packages."""
     unverified: tuple[str, ...] = ()
     """The runs without a record."""
+    params: tuple[str, ...] = ()
+    """The dotted keys of params.yaml that the runs read."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """File or folder that no stage makes -> digest, of all that the runs read."""
 
 
 def of_experiment(experiment: Experiment, policy: str) -> Belonging:
     """Return what is known about a commit's evaluation of a policy. Raise if it does not belong to the commit."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, without_folder(folder):
         reasons = AtCommit(experiment.commit, Path(folder))
         run = evaluated(reasons.settings).get(policy)
         if run is None:  # whoever reads its files names the policies that there are
@@ -54,18 +59,22 @@ def of_workspace(stages: Sequence[str]) -> list[Belonging]:
 def _known(reasons: Reasons, stage: str) -> Belonging:
     """Return the code of a stage and of everything it is made from, and the runs without a record."""
     code: dict[str, set[str]] = {}
-    unverified = []
+    unverified, params, sources = list[str](), dict[str, None](), dict[str, str]()
     for name in reasons.pipeline.above(stage):
         entry = reasons.lock.get(name)
         if name == CODE or entry is None:
             continue
+        params |= dict.fromkeys(entry.get("params", {}).get(PARAMS_FILE, ()))
+        made = (dep for dep in entry.get("deps", ()) if dep["path"] != code_path(name).as_posix())
+        sources |= {dep["path"]: str(dep.get("md5")) for dep in made if not any(reasons.pipeline.behind(dep["path"]))}
         record = reasons.records.of(entry)
         if record is None and not reasons.records.is_verified(entry):
             unverified.append(name)
         ran = accepted_code(record or {}) or {}
         for file, digest in {**ran.get("files", {}), **ran.get("packages", {})}.items():
             code.setdefault(f"{name.partition('@')[0]}: {file}", set()).add(digest)
-    return Belonging({file: " ".join(sorted(found)) for file, found in code.items()}, tuple(unverified))
+    ran_with = {file: " ".join(sorted(found)) for file, found in code.items()}
+    return Belonging(ran_with, tuple(unverified), tuple(params), sources)
 
 
 def unlike(found: Sequence[Mapping[str, str]]) -> list[str]:

@@ -51,11 +51,11 @@ def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
     spent = {id(policy): used(policy, budget) for policy in trained}
     lacking = [policy.name for policy in trained if spent[id(policy)] is None]
     if lacking:
-        return AtEqual(budget, 0.0, [], metric, f"no {budget} known of {_few(lacking)}")
+        return AtEqual(budget, 0.0, [], metric, f"no {budget} known for {_few(lacking)}")
     amount = min(float(amounts[-1]) for amounts in spent.values() if amounts is not None)
     found = {id(policy): _value(policy.curve[metric], spent[id(policy)], amount) for policy in trained}
     if lacking := [policy.name for policy in trained if found[id(policy)] is None]:
-        return AtEqual(budget, amount, [], metric, f"no {metric} within this budget of {_few(lacking)}")
+        return AtEqual(budget, amount, [], metric, f"no {metric} within this budget for {_few(lacking)}")
     values = [np.array([found[id(policy)] for policy in setting.trained], dtype=float) for setting in settings]
     return AtEqual(budget, amount, values, metric)
 

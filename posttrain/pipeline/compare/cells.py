@@ -10,6 +10,8 @@ from posttrain.pipeline.compare.factors import Factor, Flat, Level, factors
 from posttrain.pipeline.compare.notes import readable
 from posttrain.pipeline.compare.settings import by_code, distinct, flat_settings, grouped, seed_of
 
+MOST = 3
+"""The most settings in a sentence."""
 Context = tuple[str | None, ...]
 """The values of all other settings that vary, and the version of the code."""
 Cells = dict[tuple[Context, str], EvaluatedPolicy]
@@ -57,8 +59,10 @@ class Trainings:
                 if policy.name in counted and (context, seed) not in cells:
                     cells[context, seed] = policy
                 else:
-                    why = "repeats a seed" if policy.name in counted else "has the weights of another training"
-                    notes.append(f"{policy.name} does not count: it {why} in the same setting")
+                    why = "seed" if policy.name in counted else "weights"
+                    notes.append(
+                        f"{policy.name} is not counted: another training of the same setting has the same {why}"
+                    )
         return cells, notes
 
     def cell_label(self, cell: tuple[Context, str], factor: Factor) -> str:
@@ -83,8 +87,15 @@ class Trainings:
         others = [one for one in self.factors if one.keys[0] not in factor.keys]
         along = [one.short for one in others if not set(one.levels(sides[0])) & set(one.levels(sides[1]))]
         if along:
-            return f"{' and '.join([factor.short, *along])} vary together, so no difference is of {factor.short} alone"
+            return f"{_together(factor.short, along)} vary together, so no difference is of {factor.short} alone"
         return f"no two trainings differ in {factor.short} alone"
 
     def _other_keys(self, factor: Factor) -> list[str]:
-        return [key for one in self.factors for key in one.keys if key not in factor.keys]
+        return sorted(key for one in self.factors for key in one.keys if key not in factor.keys)
+
+
+def _together(name: str, others: Sequence[str]) -> str:
+    """Return a factor with the others that vary with it: all of them, or their number and the first ones."""
+    if len(others) <= MOST:
+        return " and ".join([name, *others])
+    return f"{name} and {len(others)} other settings ({', '.join(others[:MOST])}, ...)"

@@ -14,12 +14,12 @@ from posttrain.pipeline.compare.budgets import BUDGETS, AtEqual, Budget, at_equa
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.pipeline.compare.guards import Fall, broken, guarded, untested
 from posttrain.pipeline.compare.moved import Moved, moved
-from posttrain.pipeline.compare.notes import readable, unlike_notes
+from posttrain.pipeline.compare.notes import few_seeds, readable, unlike_notes
 from posttrain.pipeline.compare.paired import tested
 from posttrain.pipeline.compare.settings import Setting, grouped, mean_score
 from posttrain.pipeline.compare.statistics import Finding, findings
 from posttrain.pipeline.compare.words import CANNOT_TELL, judged
-from posttrain.settings.params import did_you_mean
+from posttrain.settings.params import joined, nearest
 
 FEW = 2
 MORE = 1.05
@@ -53,6 +53,10 @@ class Mean:
     """The command that fetches the model of its best training into the workspace; empty if it is already there."""
     varied: Mapping[str, str] = field(default_factory=dict)
     """Key -> value of the parameters that differ between settings; empty for runs of one workspace."""
+    names: tuple[str, ...] = ()
+    """The names of all its trainings."""
+    same: str = ""
+    """`weights` or `scores` if they are the same in all its trainings."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
     notes += untested(found, watched)
     at = [at_equal(settings, budget) for budget in BUDGETS]
     training = [_in_training(equal, settings, pairs) for equal in at]
-    notes += [*_few(means), *_unequal(means)]
+    notes += [*few_seeds([mean.label for mean in means if mean.seeds == FEW]), *_unequal(means)]
     return Comparison(len(found[0].prompts), means, held_out, training, notes, moved(found), bands(settings))
 
 
@@ -148,7 +152,9 @@ def _pairs(labels: Sequence[str], settings: Sequence[Setting], against: str | No
     names = [{setting.label, *(policy.name for policy in setting.trained)} for setting in settings]
     base = next((nth for nth, known in enumerate(names) if against in known), None)
     if base is None:
-        fix = did_you_mean(against, sorted(set().union(*names)))
+        near = nearest(against, sorted(set().union(*names)))
+        meant = f"Did you mean '{near}'? " if near else ""
+        fix = f"{meant}The settings: {joined(list(labels))}. The name of a training is its setting too"
         raise PipelineError(what=f"'{against}' is not one of the compared settings", where="--against", fix=fix)
     return [(nth, base) for nth in range(len(labels)) if nth != base]
 
@@ -166,7 +172,11 @@ def _mean(setting: Setting) -> Mean:
     """Return a setting's own numbers."""
     spent: dict[Budget, float | None] = {budget: _spent(setting, budget) for budget in BUDGETS}
     best = max(setting.trained, key=lambda policy: float(policy.known_scores.mean()))
-    return Mean(setting.label, len(setting.trained), *mean_score(setting), spent, best.weights, setting.varied)
+    same = ("weights" if best.trained else "scores") if len(setting.trained) == 1 < len(setting.names) else ""
+    measured = mean_score(setting)
+    return Mean(
+        setting.label, len(setting.trained), *measured, spent, best.weights, setting.varied, setting.names, same
+    )
 
 
 def _spent(setting: Setting, budget: Budget) -> float | None:
@@ -180,14 +190,9 @@ def _without_score(setting: Setting) -> list[str]:
     """Return a note if a setting has prompts without any scored completion."""
     scored = scores(setting.trained)
     lost = int(np.isnan(scored).any(axis=0).sum())
-    return [f"{setting.label}: {lost} of {scored.shape[1]} prompts have no score, and its pairs lack them"] * (lost > 0)
-
-
-def _few(means: Sequence[Mean]) -> list[str]:
-    """Return a warning about settings with two seeds, which hardly show the variance. Verdicts cover single seeds."""
-    few = [mean.label for mean in means if mean.seeds == FEW]
-    most = f"{', '.join(few[:3])}{' ...' * (len(few) > 3)}"
-    return [f"only {FEW} seeds of {most}: that shows large differences alone; run three to five"] if few else []
+    return [f"{setting.label}: {lost} of {scored.shape[1]} prompts have no score. Its differences leave them out"] * (
+        lost > 0
+    )
 
 
 def _unequal(means: Sequence[Mean]) -> list[str]:
@@ -197,5 +202,7 @@ def _unequal(means: Sequence[Mean]) -> list[str]:
         known = [amount for mean in means if (amount := mean.spent[budget]) is not None]
         if known and max(known) > MORE * min(known):
             ratio = max(known) / min(known)
-            notes.append(f"not at equal {budget}: the most that a setting used is {ratio:.2f} times the least")
+            notes.append(
+                f"{budget} differ up to {ratio:.2f}x between settings, so the scores are not at equal {budget}"
+            )
     return notes

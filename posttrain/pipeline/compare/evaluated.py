@@ -14,7 +14,7 @@ from posttrain.errors import DataError
 from posttrain.files import file_digest
 from posttrain.measure.record import read_record
 from posttrain.measure.timings import of_this_run
-from posttrain.pipeline.compare.experiments import MANIFEST, TIMES
+from posttrain.pipeline.compare.experiments import MANIFEST, TIMES, check_policy
 from posttrain.pipeline.compare.moved import digest_of, scored_rows
 from posttrain.pipeline.compare.paired import Score, is_readable, prompt_parts, prompt_scores
 from posttrain.pipeline.compare.statistics import Floats
@@ -23,7 +23,7 @@ from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.tables.curve import Column, read_curve
 from posttrain.pipeline.tables.store import read_results, read_table
 from posttrain.pipeline.workspace import PARAMS_FILE, model_path, plot_path
-from posttrain.settings.params import did_you_mean
+from posttrain.settings.params import joined, nearest
 from posttrain.settings.plain import flattened
 
 
@@ -85,17 +85,17 @@ def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Se
     """Return a policy from a workspace, or from a copy of an experiment's files. `tasks`: only use their prompts."""
     settings = read_yaml(folder / PARAMS_FILE)
     known_labels = evaluated(settings)
-    if policy not in known_labels:
-        fix = f"It has {', '.join(known_labels)}"
-        raise DataError(what=f"evaluate has no '{policy}'", where=f"{name}: {PARAMS_FILE}", fix=fix)
+    check_policy(policy, known_labels, f"{name}: {PARAMS_FILE}")
     model, kind = known_labels[policy].model, known_labels[policy].rows
     file = folder / "results" / policy / f"{kind}.parquet"
     rollouts = as_rollouts(read_table(file, "documents")) if kind == "documents" else read_results(file, policy)
     known = rollouts["task"].unique().sort().to_list()
     for task in tasks:
         if task not in known:
-            what, fix = f"{name}: no prompt has the task '{task:.80}'", did_you_mean(task, known)
-            raise DataError(what=what, where=str(file), fix=fix)
+            near = nearest(task, known)
+            meant = f"Did you mean '{near}'? " if near else ""
+            what, fix = f"{name}: no prompt has the task '{task:.80}'", f"{meant}Its tasks: {joined(known)}"
+            raise DataError(what=what, where="compare --task", fix=fix)
     if tasks:
         rollouts = rollouts.filter(pl.col("task").is_in(tasks))
     found = evaluated_policy(folder, name, policy, model, rollouts, settings, score)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from posttrain.errors import DataError, shortened
+from posttrain.errors import DataError, PosttrainError, shortened
 from posttrain.pipeline.lock.dvc_index import readable_index
 from posttrain.pipeline.lock.git import git, git_or_none
 from posttrain.pipeline.params.stage_table import evaluated
 from posttrain.pipeline.workspace import PARAMS_FILE, model_path, plot_path
+from posttrain.settings.params import joined, nearest
 from posttrain.settings.plain import flattened
 
 MANIFEST = "manifest.json"
@@ -58,8 +61,9 @@ def experiments() -> list[Experiment]:
 
 
 def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
-    """Return the experiment with this name, or all of a sweep; those on HEAD if any, else on the latest commit.
+    """Return the experiment with this name, or all experiments of a sweep, from all commits.
 
+    If a name ran at several commits, HEAD's experiment counts, else the latest.
     A sweep's experiments are called SWEEP-SETTINGS. A sweep's own name contains no '-'.
     """
     matches = [experiment for experiment in among if experiment.name == name or experiment.name.startswith(f"{name}-")]
@@ -69,9 +73,9 @@ def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
     if not matches:
         return []
     head = git("rev-parse", "HEAD").strip()
-    baselines = {experiment.baseline for experiment in matches}
-    baseline = head if head in baselines else max(matches, key=lambda experiment: experiment.date).baseline
-    return [experiment for experiment in matches if experiment.baseline == baseline]
+    ranked = sorted(matches, key=lambda experiment: (experiment.baseline == head, experiment.date))
+    last = {experiment.name: experiment for experiment in ranked}
+    return [experiment for experiment in matches if last[experiment.name] is experiment]
 
 
 def unfinished(sweep: str, among: Iterable[Experiment]) -> list[str]:
@@ -94,9 +98,9 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
     from dvc.api import DVCFileSystem
     from dvc.exceptions import DvcException
 
-    found = evaluated(_settings(experiment)).get(policy)
-    rows = Path("results") / policy / f"{found.rows if found else 'rollouts'}.parquet"
-    model = found.model if found else ""
+    known = evaluated(_settings(experiment))
+    check_policy(policy, known, experiment.name)
+    rows, model = Path("results") / policy / f"{known[policy].rows}.parquet", known[policy].model
     # imported models have no curve, and a model may be on another machine
     optional = (plot_path(model), model_path(model) / MANIFEST)
     wanted = (Path(PARAMS_FILE), rows, *optional)
@@ -114,9 +118,28 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
             if path == optional[1]:
                 continue
             reason = shortened(str(error), 300)
-            fix = "If it was run elsewhere: dvc exp pull, dvc pull. Else name a policy that it has with --policy"
+            fix = "If it was run elsewhere: dvc exp pull, dvc pull"
             raise DataError(what=f"{path} is missing ({reason})", where=experiment.name, fix=fix) from error
     return into
+
+
+def check_policy(policy: str, known: Collection[str], where: str) -> None:
+    """Raise if a policy is not one of the evaluated ones."""
+    if policy not in known:
+        near = nearest(policy, list(known))
+        meant = f"Did you mean '{near}'? " if near else ""
+        fix = f"{meant}Its policies: {joined(list(known))}"
+        raise DataError(what=f"evaluate has no policy '{policy:.80}'", where=where, fix=fix)
+
+
+@contextmanager
+def without_folder(folder: str | Path) -> Iterator[None]:
+    """Remove a temporary folder from the texts of errors, because the reader does not have it."""
+    try:
+        yield
+    except PosttrainError as error:
+        what, where, fix = (text.replace(f"{folder}/", "") for text in (error.what, error.where, error.fix))
+        raise type(error)(what=what, where=where, fix=fix) from error
 
 
 def settings_of(experiment: Experiment) -> dict[str, str]:
@@ -125,8 +148,13 @@ def settings_of(experiment: Experiment) -> dict[str, str]:
 
 
 def _settings(experiment: Experiment) -> dict[str, Any]:
+    return _settings_at(experiment.commit)
+
+
+@lru_cache(maxsize=1024)
+def _settings_at(commit: str) -> dict[str, Any]:
     from ruamel.yaml import YAML
 
-    text = git("show", f"{experiment.commit}:./{PARAMS_FILE}")
+    text = git("show", f"{commit}:./{PARAMS_FILE}")
     data: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
     return data

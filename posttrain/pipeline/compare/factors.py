@@ -17,6 +17,8 @@ DEFAULT: Final = "default"
 """The text of a level whose key is not in params.yaml."""
 OWN_NAME: Final = "algorithm"
 """The setting whose values name themselves: `cispo`, not `algorithm cispo`."""
+MOST: Final = 4
+"""The most keys in an error."""
 Level = tuple[str | None, ...]
 """The values of a factor's keys; None: the key is not in params.yaml."""
 
@@ -85,8 +87,11 @@ def _ends_in(path: str, name: str) -> bool:
     return f".{path}".endswith(f".{name}")
 
 
-def factor_named(name: str, flats: Sequence[Flat]) -> Factor:
-    """Return the factor with this name: the whole key, a unique ending of it, or a key above several factors."""
+def factor_named(name: str, flats: Sequence[Flat], section: str = "") -> Factor:
+    """Return the factor with this name: the whole key, a unique ending of it, or a key above several factors.
+
+    `section`: the section of the compared run, which is not a factor itself.
+    """
     known = factors(flats)
     families = {
         ".".join(one.path.split(".")[:size]): None for one in known for size in range(1, one.path.count(".") + 1)
@@ -94,36 +99,33 @@ def factor_named(name: str, flats: Sequence[Flat]) -> Factor:
     matches = [one for one in known if _ends_in(one.path, name)]
     for path in families:
         below = [one for one in known if one.path.startswith(f"{path}.")]
-        if _ends_in(path, name) and len(below) > 0 and path not in {one.path for one in known}:
+        of_run = f"{section}.".startswith(f"{path}.")
+        if _ends_in(path, name) and below and not of_run and path not in {one.path for one in known}:
             keys = tuple(key for one in below for key in one.keys)
             matches.append(below[0] if len(below) == 1 else Factor(path, keys, name))
     matches = matches or [one for one in known if any(_ends_in(key, name) for key in one.keys)]
     matches = list(dict.fromkeys(matches))
     if len(matches) == 1:
         return matches[0]
-    raise PipelineError(what=_refusal(name, matches, flats), where="compare --factor", fix=_fix(name, matches, known))
+    what = _refusal(name, matches, flats, section)
+    raise PipelineError(what=what, where="compare --factor", fix=_fix(name, matches, known))
 
 
-def _families(name: str, known: Sequence[Factor]) -> list[Factor]:
-    """Return the factors below each key with this name as one factor."""
-    paths = [one.path.split(".") for one in known]
-    above = dict.fromkeys(".".join(path[:size]) for path in paths for size in range(1, len(path)))
-    found = []
-    for path in above:
-        below = [one for one in known if one.path.startswith(f"{path}.")]
-        if _ends_in(path, name):
-            keys = tuple(key for one in below for key in one.keys)
-            found.append(below[0] if len(below) == 1 else Factor(path, keys, name))
-    return found
-
-
-def _refusal(name: str, matches: Sequence[Factor], flats: Sequence[Flat]) -> str:
+def _refusal(name: str, matches: Sequence[Factor], flats: Sequence[Flat], section: str) -> str:
+    """Return why a name is not a factor. `section`: the settings of this run come first."""
     if matches:
         return f"'{name:.80}' can be {' or '.join(one.path for one in matches)}"
     if is_seed(name):
         return "a seed is not a factor: trainings that differ only in their seeds are repeats of one setting"
-    if same := [key for flat in flats for key in flat if _ends_in(key, name)]:
-        return f"'{name:.80}' does not vary: it is {flats[0].get(same[0], DEFAULT)} in all {len(flats)} trainings"
+    above = section.split(".")
+    if any(_ends_in(".".join(above[:size]), name) for size in range(1, len(above) + 1) if section):
+        return f"'{name:.80}' is the whole run, not one of its settings"
+    same = list(dict.fromkeys(key for flat in flats for key in flat if _ends_in(key, name)))
+    same.sort(key=lambda key: not f"{key}.".startswith(f"{section}."))
+    if same:
+        values = ", ".join(f"{key} is {flats[0].get(key, DEFAULT)}" for key in same[:MOST])
+        more = f", and {len(same) - MOST} more" * (len(same) > MOST)
+        return f"'{name:.80}' does not vary between the {len(flats)} trainings: {values}{more}"
     return f"no setting '{name:.80}' varies between the {len(flats)} trainings"
 
 

@@ -95,7 +95,7 @@ def untested(found: Sequence[EvaluatedPolicy], metrics: Sequence[str]) -> list[s
     for name in metrics:
         lacking = [policy.name for policy in found if name not in policy.parts]
         if lacking:
-            notes.append(f"must_not_fall: {name} is not tested for {', '.join(lacking)}, whose results lack it")
+            notes.append(f"must_not_fall: {name} is not tested for {', '.join(lacking)}, because their results lack it")
         notes += without_value(found, name)
     return notes
 
@@ -104,7 +104,7 @@ def without_value(found: Sequence[EvaluatedPolicy], metric: str) -> list[str]:
     """Return a note for each policy with completions that have no value of a metric."""
     counts = [(policy.name, policy.failed.get(metric, 0)) for policy in found]
     return [
-        f"{name}: {count:,} completions have no value of {metric}, which its mean leaves out"
+        f"{name}: {count:,} completions have no value of {metric} and are not part of its mean"
         for name, count in counts
         if count
     ]

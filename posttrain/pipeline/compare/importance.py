@@ -12,19 +12,22 @@ from posttrain.pipeline.compare.cells import Trainings
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.pipeline.compare.factors import Factor
 from posttrain.pipeline.compare.paired import with_scores
-from posttrain.pipeline.compare.statistics import Floats
+from posttrain.pipeline.compare.planned import Question, between_levels
+from posttrain.pipeline.compare.statistics import Finding, Floats
 
 DRAWS = 2_000
 MOST_LEVELS = 5
 """A number with more levels counts in thirds: low, middle and high."""
 NOISE = 0.05
 """A larger p is not told from noise."""
+MOST_PAIRED = 12
+"""A setting with more levels is tested by shuffles, because its pairs of levels are too many."""
 HOW = (
-    "Share of the variance between the trainings' mean scores: (SS - df MSE) / SS_total. SS and df are what the main "
-    "effect of a setting adds to those of all others. MSE is the mean square of what all of them leave: seeds, "
-    "interactions and chance. So noise has a share of 0 on average. p: how often shuffled residuals explain as much "
-    f"({DRAWS:,} shuffles, Freedman and Lane 1983), not corrected for the number of settings. Each training counts as "
-    "independent of the others."
+    "Share: how much of the variance between the trainings' mean scores a setting explains beyond the other settings. "
+    "Noise alone has a share of about 0. p: how often chance alone gives differences this large between its levels. "
+    "The test is that of the planned questions: it pairs trainings by seed and other settings. It is corrected for the "
+    "pairs of levels, not for the number of settings. A setting with planned questions has the smallest p of these. "
+    f"If no trainings can be paired, as in a random search, p comes from {DRAWS:,} shuffles of the settings' means."
 )
 
 
@@ -47,22 +50,49 @@ class Importance:
         return "it mattered" if self.p_value <= NOISE else "cannot tell from noise"
 
 
-def importance(found: Sequence[EvaluatedPolicy]) -> list[Importance]:
+def importance(found: Sequence[EvaluatedPolicy], asked: Sequence[Question] = ()) -> list[Importance]:
     """Return the importance of each setting that varies, the largest first.
 
     It is empty if nothing varies, or if the trainings are of several kinds, e.g. dpo and grpo, which share no settings.
+    `asked`: planned questions, which decide about their settings, so that a page says the same in both places.
     """
     have = Trainings(found)
     if not have.factors or len({policy.section.rpartition(".")[0] for policy in have.found}) > 1:
         return []
     score_N = with_scores(scores(have.found))[0].mean(axis=1)
     codes = [_codes(factor, have) for factor in have.factors]
-    shares = explained(score_N, codes)
-    rows = [
-        Importance(factor.path, len(np.unique(code_N)), *share)
-        for factor, code_N, share in zip(have.factors, codes, shares, strict=True)
-    ]
+    rows = []
+    for nth, (share, _, why_not) in enumerate(explained(score_N, codes)):
+        factor, p_value = have.factors[nth], None
+        if not why_not:
+            mine = [one.finding for one in asked if one.factor == factor.path and one.finding is not None]
+            p_value, why_not = _tested(mine, have, factor) or _shuffled(have, score_N, codes)[nth]
+        rows.append(Importance(factor.path, len(np.unique(codes[nth])), share, p_value, why_not))
     return sorted(rows, key=lambda row: -1.0 if row.share is None else row.share, reverse=True)
+
+
+def _tested(asked: Sequence[Finding], have: Trainings, factor: Factor) -> tuple[float | None, str] | None:
+    """Return the smallest p of a factor's planned questions, else of all pairs of its levels; None without pairs.
+
+    The seeds are the replicates, as in `replicates`. One seed cannot tell a level's effect from its luck.
+    """
+    few = len(factor.levels(have.flats)) <= MOST_PAIRED
+    found = asked or (between_levels(have, factor) if few else [])
+    over_seeds = [one.p_value for one in found if one.over_seeds]
+    if found and not over_seeds:
+        return None, "one seed; run more seeds"
+    return (min(over_seeds), "") if over_seeds else None
+
+
+def _shuffled(have: Trainings, score_N: Floats, codes: Sequence[NDArray[np.int64]]) -> list[tuple[float | None, str]]:
+    """Return the p of each factor by shuffles of the settings' means, so that a setting's seeds count once."""
+    keys = [key for factor in have.factors for key in factor.keys]
+    settings = [tuple(map(flat.get, keys)) for flat in have.own]
+    known = list(dict.fromkeys(settings))
+    rows = [np.array([nth for nth, one in enumerate(settings) if one == setting]) for setting in known]
+    means = np.array([score_N[row].mean() for row in rows])
+    first = np.array([row[0] for row in rows])
+    return [(p_value, why_not) for _, p_value, why_not in explained(means, [code_N[first] for code_N in codes])]
 
 
 def explained(

@@ -8,6 +8,7 @@ from posttrain.pipeline.compare.belonging import unlike
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy
 from posttrain.pipeline.compare.factors import differing
 from posttrain.pipeline.compare.settings import Setting, meaning
+from posttrain.settings.params import joined
 
 MOST = 4
 """The most names in a note."""
@@ -28,10 +29,16 @@ def readable(settings: Sequence[Setting]) -> tuple[list[Setting], list[str]]:
     if len(unread) < len(settings):
         settings = [setting for setting in settings if setting not in unread]
     notes = [
-        f"{setting.label}: not compared, as none of its completions has an answer that can be read"
-        for setting in unread
+        f"{setting.label} is not compared, because none of its completions has a readable answer" for setting in unread
     ]
     return list(settings), notes
+
+
+def few_seeds(names: Sequence[str]) -> list[str]:
+    """Return a warning about settings or questions with two seeds, which hardly show the variance."""
+    more = f" and {len(names) - MOST} more" * (len(names) > MOST)
+    fix = "Two seeds can show only large differences. Run three to five"
+    return [f"2 seeds: {joined(list(names[:MOST]))}{more}. {fix}"] if names else []
 
 
 def listed(names: Sequence[str]) -> str:
@@ -52,7 +59,7 @@ def _unverified(found: Sequence[EvaluatedPolicy]) -> list[str]:
     """Return a note for each policy with a run that has no record."""
     fetch = "`dvc fetch --all-commits` gets the records"
     return [
-        f"{policy.name}: not verified, as {listed(policy.unverified)} has no record here ({fetch})"
+        f"{policy.name} is not verified, because {listed(policy.unverified)} has no record here ({fetch})"
         for policy in found
         if policy.unverified
     ]

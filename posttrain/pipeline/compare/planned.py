@@ -14,10 +14,11 @@ from posttrain.pipeline.compare.comparison import in_words
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.pipeline.compare.factors import Factor, Flat, Level, factor_named, level_named
 from posttrain.pipeline.compare.guards import Fall, by_metric, guarded, untested
-from posttrain.pipeline.compare.notes import listed, unlike_notes
+from posttrain.pipeline.compare.notes import few_seeds, listed, unlike_notes
 from posttrain.pipeline.compare.paired import are_shares, with_scores
 from posttrain.pipeline.compare.replicates import Contrast, Replicates, replicates
 from posttrain.pipeline.compare.statistics import Difference, Finding, Floats, findings
+from posttrain.settings.params import joined
 
 FEW = 2
 
@@ -112,7 +113,9 @@ def planned(
     of a factor without such a name; if no training has that level, the first training's is.
     """
     have = Trainings(found, left_out)
-    asked = list(dict.fromkeys(factor_named(name, have.flats) for name in names))
+    sections = {policy.section for policy in found}
+    section = sections.pop() if len(sections) == 1 else ""
+    asked = list(dict.fromkeys(factor_named(name, have.flats, section) for name in names))
     bases, baselines = _baselines(asked, have.flats, against, home or {})
     notes = [*baselines, *have.notes, *(f"left out: {one.name}: {one.why}" for one in left_out)]
     notes += unlike_notes(have.found)
@@ -134,8 +137,7 @@ def planned(
     alone = [findings([one.difference])[0] for one in single]
     questions = [_answered(*one) for one in zip([*several, *single], [*corrected, *alone], strict=True)]
     notes += untested(have.found, watched)
-    few = [one.text for one in questions if one.seeds == FEW]
-    notes += [f"only {FEW} seeds of {listed(few)}: that shows large differences alone; run three to five"] * bool(few)
+    notes += few_seeds([one.text for one in questions if one.seeds == FEW])
     return Planned(len(found[0].prompts), len(have.found), [*questions, *unknown], list(dict.fromkeys(notes)))
 
 
@@ -150,7 +152,7 @@ def _baselines(
         if len(matches) != 1 or matches[0][0] in named:
             what = "is a level of several factors" if len(matches) > 1 else "is not one level of a factor"
             what = f"is a second baseline of {matches[0][0].short}" if len(matches) == 1 else what
-            known = "; ".join(f"{one.short}: {', '.join(map(one.text, one.levels(flats)))}" for one in asked)
+            known = "; ".join(f"{one.short}: {joined(list(map(one.text, one.levels(flats))))}" for one in asked)
             raise PipelineError(what=f"'{name:.80}' {what}", where="compare --against", fix=f"Levels of {known}")
         named[matches[0][0]] = matches[0][1]
     notes = []
@@ -160,14 +162,14 @@ def _baselines(
             named[factor] = own if own in levels_here else levels_here[0]
             why = "the level of params.yaml" if any(own) else "the run's default"
             why = why if own in levels_here else "the first one"
-            notes.append(f"baseline of {factor.short}: {factor.text(named[factor])}, {why} (--against names another)")
+            notes.append(f"baseline of {factor.short}: {factor.text(named[factor])}, {why} (--against chooses another)")
     return named, notes
 
 
 def _paired(have: Trainings, factor: Factor, level: Level, base: Level) -> tuple[_Pairs, list[str]]:
     """Return a question with its pairs of trainings, and notes about trainings without a partner."""
     (mine, notes), (theirs, more) = have.cells(factor, level), have.cells(factor, base)
-    shared = [cell for cell in mine if cell in theirs]
+    shared = sorted((cell for cell in mine if cell in theirs), key=str)  # so that no sum depends on the sides' order
     question = Question(factor.path, factor.label(level), factor.label(base), len({seed for _, seed in shared}))
     question = replace(question, pairs=len(shared))
     if not shared:
@@ -185,13 +187,22 @@ def _replicates(have: Trainings, factor: Factor, metric: str | None = None) -> R
     return replicates([one.contrast(metric)[0] for one in pairs if one.left and one.has(metric)])
 
 
+def between_levels(have: Trainings, factor: Factor) -> list[Finding]:
+    """Return the tested differences of all pairs of a factor's levels that share trainings, with Holm's correction."""
+    pairs = [_paired(have, factor, *two)[0] for two in combinations(factor.levels(have.flats), 2)]
+    contrasts = [one.contrast()[0] for one in pairs if one.left]
+    repeated = replicates(contrasts)
+    measured = [repeated.difference(one) for one in contrasts]
+    return findings([one for one in measured if one.over_seeds] or measured)
+
+
 def _counted(factor: Factor, repeated: Replicates, pairs: Iterable[tuple[_Pairs, list[str]]]) -> list[str]:
     """Return a note if the pairs of one seed are not independent."""
     combinations_of = {context for one, _ in pairs for context, _ in one.cells}
     if repeated.kind == "pairs" or len(combinations_of) < 2:
         return []
-    alike = "a seed changes it alike in all combinations of the other settings"
-    return [f"{factor.short}: {alike}, so its seeds are the replicates, not its pairs; more seeds narrow the interval"]
+    alike = "a seed changes its difference in the same way in all other settings"
+    return [f"{factor.short}: {alike}. So the interval counts seeds, not pairs. More seeds make it narrower"]
 
 
 def _alone(have: Trainings, factor: Factor, question: Question, mine: Cells, theirs: Cells) -> list[str]:
@@ -199,7 +210,8 @@ def _alone(have: Trainings, factor: Factor, question: Question, mine: Cells, the
     notes = []
     for label, cells, others in ((question.level, mine, theirs), (question.against, theirs, mine)):
         if lone := [f"({have.cell_label(cell, factor)})" for cell in cells if cell not in others]:
-            notes.append(f"{question.text}: left out, as only {label} has them: {', '.join(lone)}")
+            count = f"{len(lone)} training{'s' * (len(lone) > 1)} of {label} {'have' if len(lone) > 1 else 'has'}"
+            notes.append(f"{question.text}: {count} no partner with the same seed and other settings: {listed(lone)}")
     return notes
 
 

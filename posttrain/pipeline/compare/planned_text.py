@@ -30,8 +30,11 @@ def tables(found: Planned, metric: str) -> list[tuple[str, list[list[str]]]]:
     how = "averaged over all other settings; trainings are paired by seed and other settings, on the same prompts"
     tests = f"{len(several)} planned question{'s' * (len(several) != 1)} (Holm)"
     heads = (
-        (f"{metric}, {how}. Intervals over prompts and seeds, corrected for {tests}", several),
-        (f"{metric}, {how}. One seed: intervals over prompts, about these trainings alone, without correction", single),
+        (f"{metric}, {how}. The intervals cover other prompts and seeds. They are corrected for {tests}", several),
+        (
+            f"{metric}, {how}. One seed: the intervals cover other prompts, not other seeds. They are not corrected",
+            single,
+        ),
         ("No answer", unknown),
     )
     return [(head, [_row(one) for one in questions]) for head, questions in heads if questions]

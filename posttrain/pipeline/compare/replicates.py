@@ -57,7 +57,8 @@ class Contrast:
         """The variance of the mean if only the seeds are replicates: S / (S - 1) sum_seeds (sum_pairs w rest)^2."""
         parts_N = self.weights * self.rest(self.apart_NP.mean(axis=1))
         totals = [
-            sum(part for part, seed in zip(parts_N, self.seeds, strict=True) if seed == one) for one in set(self.seeds)
+            sum(part for part, seed in zip(parts_N, self.seeds, strict=True) if seed == one)
+            for one in dict.fromkeys(self.seeds)
         ]
         return float(self.count / (self.count - 1) * sum(total**2 for total in totals))
 

@@ -9,17 +9,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from posttrain.errors import DataError, PipelineError
-from posttrain.pipeline.compare.belonging import of_experiment, of_workspace
+from posttrain.pipeline.compare.belonging import Belonging, of_experiment, of_workspace
 from posttrain.pipeline.compare.cells import LeftOut
+from posttrain.pipeline.compare.earlier import sorted_out
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, check_same_prompts, read_evaluated
 from posttrain.pipeline.compare.experiments import (
     Experiment,
+    check_policy,
     commit,
     experiments,
     fetch,
     named,
     settings_of,
     unfinished,
+    without_folder,
 )
 from posttrain.pipeline.compare.factors import Flat, differing
 from posttrain.pipeline.compare.paired import Score
@@ -34,6 +37,7 @@ from posttrain.settings.plain import flattened
 
 WORKSPACE = "workspace"
 """The workspace's own files, by the name that `dvc metrics diff` uses."""
+HEAD = "HEAD"
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Selection:
     """The experiments of a sweep whose results are not their own."""
     unfinished: list[str] = field(default_factory=list)
     """The experiments of a sweep without a result."""
+    notes: list[str] = field(default_factory=list)
+    """What the reader must know about the selection."""
 
 
 def selected(
@@ -62,23 +68,34 @@ def selected(
     others = [name for name in names if name not in labels]
     known = experiments() if [name for name in others if name != WORKSPACE] else []
     named_by = {name: _found(name, known, list(labels)) for name in others if name != WORKSPACE}
+    partner = _partner(others, named_by) if len(names) == 1 else None
+    if partner is not None:
+        others.append(partner)
+        named_by |= {partner: commit(partner)} if partner != WORKSPACE else {}
     by_name = {experiment.name: experiment for found in named_by.values() for experiment in found}
-    sweeps = {one.name for name, found in named_by.items() for one in found if one.name != name}
-    measured, left_out = [_here(label, label, score, tasks, runs) for label in dict.fromkeys(here)], list[LeftOut]()
+    wholes = {name: found for name, found in named_by.items() if any(one.name != name for one in found)}
+    measured = [_here(label, label, score, tasks, runs) for label in dict.fromkeys(here)]
+    left_out, notes = list[LeftOut](), list[str]()
+    if policy and policy not in labels and not others:
+        check_policy(policy, labels, "compare --policy")
     if others:
         own = [flattened(read_yaml(PARAMS_FILE))] if WORKSPACE in others else []
         flat_settings = [*(settings_of(experiment) for experiment in by_name.values()), *own]
         chosen = policy or _policy(flat_settings, here, settings)
         if WORKSPACE in others:
             measured.append(_here(WORKSPACE, chosen, score, tasks, runs))
-        more, left_out = _those_that_belong(by_name.values(), sweeps, chosen, score, tasks)
+        head = by_name.pop(HEAD) if partner == HEAD else None
+        more, left_out, notes = _those_that_belong(by_name.values(), wholes, chosen, score, tasks)
         measured += more
+        if head is not None:
+            measured += _with_head(head, names[0], notes, chosen, score, tasks)
+        elif partner is not None:
+            notes.append(f"{names[0]} is compared with {partner}, because it is the only name")
     if not measured:
         fix = "Name policies, experiments or a sweep, or add policies to evaluate.policies"
         raise PipelineError(what="nothing to compare", where=PARAMS_FILE, fix=fix)
     check_same_prompts(measured)
-    whole = dict.fromkeys(name for name, found in named_by.items() if any(one.name != name for one in found))
-    return Selection(measured, left_out, [one for name in whole for one in unfinished(name, known)])
+    return Selection(measured, left_out, [one for name in wholes for one in unfinished(name, known)], notes)
 
 
 def select(
@@ -121,6 +138,28 @@ def _found(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> 
     return found
 
 
+def _partner(others: Sequence[str], named_by: Mapping[str, Sequence[Experiment]]) -> str | None:
+    """Return what the only experiment or commit is compared with: HEAD, or for HEAD itself the workspace."""
+    found = [one for several in named_by.values() for one in several]
+    head = commit(HEAD)
+    if not others or len(found) > 1 or not head:
+        return None
+    return WORKSPACE if found and found[0].commit == head[0].commit else HEAD
+
+
+def _with_head(
+    head: Experiment, name: str, notes: list[str], policy: str, score: Score, tasks: Sequence[str]
+) -> list[EvaluatedPolicy]:
+    """Return HEAD's policy to compare the only name with, and add a note. Without results of HEAD, the note says so."""
+    try:
+        found = _read(head, policy, score, tasks)[0]
+    except DataError as error:
+        notes.append(f"{name} is not compared with HEAD: {error.what}")
+        return []
+    notes.append(f"{name} is compared with HEAD, because it is the only name")
+    return [found]
+
+
 def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settings) -> str:
     """Return the policy to compare: the one given with the experiments, or the last one downstream that differs."""
     labels = {label: run.model for label, run in evaluated(settings).items()}
@@ -128,6 +167,9 @@ def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settin
         return here[0]
     if len(labels) == 1:
         return next(iter(labels))
+    if len(flat_settings) == 1:
+        fix = f"Say which policy to compare: --policy, one of {', '.join(labels)}"
+        raise PipelineError(what="the experiment has several policies", where="compare", fix=fix)
     keys = differing(flat_settings) or [
         key for key in flat_settings[0] if len({flat.get(key) for flat in flat_settings}) > 1
     ]
@@ -139,10 +181,11 @@ def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settin
     runs = {section for sections in behind.values() for section in sections}
     of_all = not touched <= runs  # as evaluate.settings, or a seed for all runs
     differ = [label for label in labels if of_all or touched.intersection(behind[label])]
-    if not keys or not differ:
-        fix = f"Say which policy to compare: --policy, one of {', '.join(labels)}"
-        raise PipelineError(what="the experiments have equal settings", where="compare", fix=fix)
+    differ = differ if keys else list(labels)  # of equal settings the last policy
     chosen = max(differ, key=lambda label: len(behind[label]))
+    if not keys:
+        print(f"compared: {chosen}, because all settings are equal (--policy NAME)", file=sys.stderr)
+        return chosen
     if rest := [label for label in differ if label != chosen]:
         print(f"compared: {chosen}; also different: {', '.join(rest)} (--policy NAME)", file=sys.stderr)
     return chosen
@@ -171,27 +214,42 @@ def _here(name: str, policy: str, score: Score, tasks: Sequence[str], runs: Mapp
 
 
 def _those_that_belong(
-    experiments: Iterable[Experiment], sweeps: Collection[str], policy: str, score: Score, tasks: Sequence[str]
-) -> tuple[list[EvaluatedPolicy], list[LeftOut]]:
-    """Return the policy of each experiment. If results in a sweep are not its own, leave it out with a line."""
-    found, left_out, errors = list[EvaluatedPolicy](), list[LeftOut](), list[DataError]()
+    experiments: Iterable[Experiment],
+    sweeps: Mapping[str, Sequence[Experiment]],
+    policy: str,
+    score: Score,
+    tasks: Sequence[str],
+) -> tuple[list[EvaluatedPolicy], list[LeftOut], list[str]]:
+    """Return the policy of each experiment. If results in a sweep are not its own, leave it out with a line.
+
+    Experiments of a sweep that ran at another commit count if they mean the same as the others; notes say so.
+    """
+    of_sweep = {one.name: one for found in sweeps.values() for one in found}
+    known, errors = dict[str, Belonging | str](), dict[str, DataError]()
+    found = dict[str, EvaluatedPolicy]()
     for experiment in experiments:
         try:
-            found.append(_read(experiment, policy, score, tasks))
+            found[experiment.name], known[experiment.name] = _read(experiment, policy, score, tasks)
         except DataError as error:
-            if experiment.name not in sweeps:
+            if experiment.name not in of_sweep:
                 raise
-            errors.append(error)
-            left_out.append(LeftOut(experiment.name, settings_of(experiment), error.what))
+            known[experiment.name], errors[experiment.name] = error.what, error
     if errors and not found:
-        raise errors[0]
-    for unlike in errors:
+        raise next(iter(errors.values()))
+    notes, counted = list[str](), set(known) - set(of_sweep)
+    for name, whole in sweeps.items():
+        names, more = sorted_out(name, whole, known)
+        counted |= set(names)
+        notes += more
+    unlike_ones = {name: error for name, error in errors.items() if name in counted}
+    for unlike in unlike_ones.values():
         print(f"left out: {unlike}", file=sys.stderr)
-    return found, left_out
+    left_out = [LeftOut(name, settings_of(of_sweep[name]), error.what) for name, error in unlike_ones.items()]
+    return [one for name, one in found.items() if name in counted], left_out, notes
 
 
-def _read(experiment: Experiment, policy: str, score: Score, tasks: Sequence[str]) -> EvaluatedPolicy:
+def _read(experiment: Experiment, policy: str, score: Score, tasks: Sequence[str]) -> tuple[EvaluatedPolicy, Belonging]:
     known = of_experiment(experiment, policy)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, without_folder(folder):
         found = read_evaluated(fetch(experiment, policy, Path(folder)), experiment.name, policy, score, tasks)
-    return replace(found, weights=experiment.weights, code=known.code, unverified=known.unverified)
+    return replace(found, weights=experiment.weights, code=known.code, unverified=known.unverified), known

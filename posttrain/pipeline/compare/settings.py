@@ -82,10 +82,16 @@ def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]
         label = f"{_label(varying, trained)}{other}"
         unlike_ones = distinct(trained)
         if len(unlike_ones) < len(trained):
-            notes.append(f"{label}: of {len(trained)} trainings only {len(unlike_ones)} differ; equal ones count once")
+            notes.append(
+                f"{label}: {len(trained)} trainings, of which {_are(len(unlike_ones))} distinct. Equal ones count once"
+            )
         names = tuple(policy.name for policy in trained)
         settings.append(Setting(label, unlike_ones, names, _varied(varying, trained[0])))
     return _shortened(settings), notes
+
+
+def _are(count: int) -> str:
+    return f"{count} {'is' if count == 1 else 'are'}"
 
 
 def flat_settings(found: Sequence[EvaluatedPolicy]) -> list[Flat]:

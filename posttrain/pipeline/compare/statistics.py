@@ -74,7 +74,7 @@ def difference(left_SP: Floats, right_SP: Floats, seed: int = 0) -> Difference:
     left_P, right_P = left_SP.mean(axis=0), right_SP.mean(axis=0)
     apart_P = left_P - right_P
     mean, prompts = float(apart_P.mean()), len(apart_P)
-    errors = _resampled(apart_P - mean, rng)
+    errors = _sign(apart_P) * _resampled(apart_P - mean, rng)
     sides = [side_SP for side_SP in (left_SP, right_SP) if len(side_SP) > 1]
     over_seeds = len(sides) == 2
     if sides:
@@ -103,7 +103,7 @@ def paired(
     rng = np.random.default_rng(seed)
     apart_P = weight_N @ apart_NP
     mean, prompts = float(apart_P.mean()), len(apart_P)
-    errors = _resampled(apart_P - mean, rng)
+    errors = _sign(apart_P) * _resampled(apart_P - mean, rng)
     if not freedom:
         differ = np.count_nonzero(np.abs(apart_P) > TIE)
         return Difference(mean, np.sort(np.abs(errors)), over_seeds=False, least_p=min(1.0, 2 * 0.5**differ))
@@ -137,6 +137,13 @@ def findings(differences: Sequence[Difference], alpha: float = ALPHA) -> list[Fi
 def _clearest_first(measured: Difference) -> tuple[float, float]:
     """Return a sort key: p, then the distance from 0 in ties, so that names do not decide the order."""
     return measured.p_value, -abs(measured.mean) / (measured.half(ALPHA) or 1.0)
+
+
+def _sign(apart_P: Floats) -> float:
+    """Return the sign of a difference, -1 or 1. Errors drawn with it are the same if both sides change places."""
+    mean = float(apart_P.mean())
+    signed = mean if mean else next((float(value) for value in apart_P if value), 1.0)
+    return -1.0 if signed < 0 else 1.0
 
 
 def _resampled(centred_P: Floats, rng: np.random.Generator) -> Floats:

@@ -27,7 +27,7 @@ def as_text(found: Comparison, score: Score, named: str | None = None) -> str:
     if found.held_out:
         how = _how(found.held_out, seeds=any(mean.seeds > 1 for mean in found.means))
         pairs = _pairs(found.held_out, labels)
-        parts.append(f"{metric}, first minus second, {how}\n{pairs}")
+        parts.append(f"{metric}, first minus second. {how}\n{pairs}")
         parts += [ABOUT_ONE_SEED] * (ONE_SEED in pairs)
     parts += moved_lines(found.moved)
     if found.held_out:
@@ -50,29 +50,41 @@ def conclusion(found: Comparison) -> str:
 def _conclusion(found: Comparison) -> str:
     labels = [mean.label for mean in found.means]
     if len(labels) == 1:
-        return "There is only one setting: nothing to compare."
+        return _only(found.means[0])
     if found.held_out and all(pair.same for pair in found.held_out):
         same = "completions" if all(pair.same == "completions" for pair in found.held_out) else "weights"
-        return f"All have the same {same}, so a difference is one of the scoring, not of the settings."
+        if not any(pair.finding.mean for pair in found.held_out):
+            return f"{' and '.join(labels)} are the same result: their {same} and scores are equal."
+        return f"All have the same {same}, so a difference comes from the scoring, not from the settings."
     clear = [pair for pair in found.held_out if pair.finding.significant and not pair.same]
     beaten = {_loser(pair) for pair in clear if pair.finding.over_seeds}
     if not beaten:
         seeds = min(mean.seeds for mean in found.means)
-        fix = "with one seed no setting can be judged" if seeds == 1 else f"there are {seeds} seeds a setting"
+        fix = "with one seed no setting can be judged" if seeds == 1 else f"there are {seeds} seeds per setting"
         return f"Cannot tell which setting is better: {fix}; run more seeds (docs/results.md)."
     one_training = {_loser(pair) for pair in clear if not pair.finding.over_seeds} - beaten
     rest = [nth for nth in range(len(labels)) if nth not in beaten]
     unknown, worse = (_listed(labels, some) for some in (one_training, beaten))
-    also = f" Worse in one training, which says nothing of the setting: {unknown}." if unknown else ""
+    also = f" Worse in a single training, which does not judge the setting: {unknown}." if unknown else ""
     if len(rest) == 1:
         weights = found.means[rest[0]].weights
-        brought = f" Its weights, of the best seed: `{weights}`." if weights else ""
+        brought = f" To fetch the weights of its best seed: `{weights}`." if weights else ""
         return f"Best on the held-out prompts: {labels[rest[0]]}.{brought}{also}"
     met = {frozenset((pair.left, pair.right)) for pair in found.held_out}
     apart = any(frozenset(pair) not in met for pair in combinations(rest, 2))
-    head = "Not worse than another one, and not all compared with each other" if apart else "Among the best"
+    head = (
+        "Not worse than any compared setting, but not all were compared with each other" if apart else "Among the best"
+    )
     clearly = "" if apart else ", with no clear difference"
     return f"{head}{clearly}: {_listed(labels, rest)}. Worse than another one: {worse}.{also}"
+
+
+def _only(mean: Mean) -> str:
+    """Return the conclusion about a single setting."""
+    if mean.same:
+        names = f"{', '.join(mean.names[:-1])} and {mean.names[-1]}"
+        return f"{names} are the same result: their settings and {mean.same} are equal."
+    return "There is only one setting: nothing to compare."
 
 
 def _loser(pair: Pair) -> int:
@@ -135,9 +147,9 @@ def _means(means: Sequence[Mean], metric: str) -> str:
 
 
 def _how(pairs: Sequence[Pair], over: str = "", *, seeds: bool = False) -> str:
-    over = over or ("prompts, and over seeds where a setting has several" if seeds else "prompts")
+    over = over or ("prompts, and other seeds if a setting has several" if seeds else "prompts")
     corrected = f"corrected for {len(pairs)} comparison{'s' * (len(pairs) > 1)} (Holm)"
-    return f"intervals over {over} (of one test set, and of the start models as they are), {corrected}"
+    return f"The intervals cover other {over}, not other test sets or start models. They are {corrected}"
 
 
 def _pairs(pairs: Sequence[Pair], labels: Sequence[str]) -> str:
@@ -166,9 +178,9 @@ def _training(training: Training, labels: Sequence[str]) -> str:
         return f"In training at equal {at.budget}: cannot tell, {at.why_not}"
     head = f"In training at equal {at.budget} ({_amount(at.amount)} {UNITS[at.budget]})"
     if not training.pairs:
-        return f"{head}: cannot tell, there is one seed of each"
-    about = f"{at.metric}, first minus second, {_how(training.pairs, 'seeds')}"
-    single = f"\n(cannot tell of {len(training.single)} {ONE_SEED})" if training.single else ""
+        return f"{head}: cannot tell, because each setting has one seed"
+    about = f"{at.metric}, first minus second. {_how(training.pairs, 'seeds')}"
+    single = f"\n({len(training.single)} more: cannot tell {ONE_SEED})" if training.single else ""
     return f"{head}: {about}\n{_pairs(training.pairs, labels)}{single}"
 
 

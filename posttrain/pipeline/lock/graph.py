@@ -38,6 +38,10 @@ class Declared:
     """The values that dvc.yaml uses and params.yaml lacks."""
     uncached: tuple[str, ...] = field(default=())
     """The outputs that DVC does not cache, because git tracks them."""
+    metrics: tuple[str, ...] = field(default=())
+    """Its outputs that are metrics."""
+    plots: tuple[str, ...] = field(default=())
+    """Its outputs that are plots."""
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -221,6 +225,8 @@ def _stage(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Dec
         frozen=bool(spec.get("frozen")),
         always=bool(spec.get("always_changed")),
         uncached=tuple(_paths(list(kept_by_git), values, [])),
+        metrics=tuple(_paths(spec.get("metrics"), values, [])),
+        plots=tuple(_paths(spec.get("plots"), values, [])),
         meta=_filled(spec.get("meta") or {}, values, []),
         unknown=tuple(unknown),
     )

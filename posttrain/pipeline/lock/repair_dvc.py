@@ -8,8 +8,9 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from posttrain.pipeline.by_name import is_sweep
 from posttrain.pipeline.lock.dvc_index import remove_damaged
 from posttrain.pipeline.lock.git import git_or_none
 from posttrain.pipeline.lock.lock_shape import lock_data
+from posttrain.pipeline.params.parsed import parsed_once
 from posttrain.pipeline.workspace import main_root
 
 LOCK = Path("dvc.lock")
@@ -209,16 +211,25 @@ def in_conflict(lock: Path) -> bool:
 
 def lock_entries(text: bytes) -> dict[str, dict[str, Any]] | None:
     """Return the entries of a dvc.lock by stage; None if DVC cannot read it."""
+    try:
+        lock = lock_data(text, str(LOCK))
+    except PipelineError:
+        return None
+    entries: dict[str, dict[str, Any]] = lock.get("stages", {})
+    key = f"DVC {version('dvc')}\n".encode() + text
+    return entries if parsed_once(key, f"{LOCK}.fits", lambda: _fits_dvc(lock, entries)) else None
+
+
+def _fits_dvc(lock: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether a dvc.lock has the form that DVC reads."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc_data.hashfile.hash import algorithms_available
     from voluptuous import Invalid
 
     try:
-        lock = lock_data(text, str(LOCK))
         COMPILED_LOCKFILE_SCHEMA(lock or None)
-    except (PipelineError, Invalid):
-        return None
-    entries: dict[str, dict[str, Any]] = lock.get("stages", {})
+    except Invalid:
+        return False
     files = [file for entry in entries.values() for file in (*entry.get("deps", []), *entry.get("outs", []))]
     known = {*algorithms_available, "etag", "checksum"}
-    return entries if all(file.get("hash", "md5") in known for file in files) else None
+    return all(file.get("hash", "md5") in known for file in files)

@@ -1,4 +1,4 @@
-"""Keep what a YAML file means between processes, by the digest of its text: YAML takes 50 times as long as JSON."""
+"""Keep plain data between processes, by the digest of the text it comes from: YAML takes 50 times as long as JSON."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.files import write_text
+from posttrain.late_imports import import_late
 
 FOLDER: Final = Path(".dvc/tmp/parsed")
 
@@ -32,6 +33,11 @@ def parsed_once(text: str | bytes, name: str, parse: Callable[[], Any]) -> Any:
     if FOLDER.parent.is_dir():
         _keep(file, digest, data)
     return data
+
+
+def import_late_parts() -> None:
+    """Import torch and transformers without the parts that this process does not use, before they are imported."""
+    import_late(parsed_once)
 
 
 def _digest(text: str | bytes, parse: Callable[[], Any]) -> str:

@@ -5,7 +5,7 @@ A new stage needs a file, a stanza in dvc.yaml, and a line here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple
@@ -218,11 +218,30 @@ def evaluated(settings: Settings) -> dict[str, Evaluated]:
 
 def section_of(settings: Settings, model: str) -> str:
     """Return the key path of the run that makes a model or a curve: `online/grpo` -> online.runs.grpo."""
+    stage, name = _maker(settings, model, ("model", "rollouts", "regraded"))
+    return f"{stage.group}.{name}" if stage else model.replace("/", ".")
+
+
+def model_run(settings: Settings, model: str) -> Settings | None:
+    """Return the settings of the run that makes a model; None if none does. `model_runs` lists all."""
+    stage, name = _maker(settings, model, ("model",))
+    if stage is None:
+        return None
+    found: Settings = group_of(settings, stage.group)[name] or {}
+    return found
+
+
+def _maker(settings: Settings, model: str, makes: Collection[str]) -> tuple[Stage | None, str]:
+    """Return the stage and the name of the run that makes a model or a curve. No list of all runs is made."""
+    section, _, name = model.partition("/")
     for stage in STAGES:
-        for name in group_of(settings, stage.group) if stage.makes in ("model", "rollouts", "regraded") else ():
-            if stage.output(name) == model:
-                return f"{stage.group}.{name}"
-    return model.replace("/", ".")
+        if (
+            stage.makes in makes
+            and stage.group.partition(".")[0] == section
+            and name in group_of(settings, stage.group)
+        ):
+            return stage, name
+    return None, name
 
 
 def stage_of(settings: Settings, model: str) -> str:

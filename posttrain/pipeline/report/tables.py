@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from posttrain.pipeline.compare.words import ONE_SEED
 from posttrain.pipeline.report.markup import Column, Markup, element, figures, folded, listed, table
 from posttrain.pipeline.report.wrong import TITLES
 from posttrain.pipeline.tables.leaks import Leak
@@ -78,8 +79,10 @@ def results_cells(titles: Sequence[str], rows: Sequence[Sequence[str]], errors: 
     columns = [
         Column(title or "verdict", "whole" if "[" in title or title in ("", "verdict") else "") for title in titles
     ]
+    unbroken = ONE_SEED.replace(" ", "\u00a0")
     together = [
-        [cell.replace(", ", ",\u00a0") if "[" in cell else cell for cell in row] for row in rows
+        [(cell.replace(", ", ",\u00a0") if "[" in cell else cell).replace(ONE_SEED, unbroken) for cell in row]
+        for row in rows
     ]  # one line each
     lines = [*together, *([label, error, *["–"] * (len(titles) - 2)] for label, error in errors.items())]
     return table("Settings and their figures", columns, lines) if lines and titles else Markup()

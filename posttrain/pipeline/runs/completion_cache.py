@@ -27,10 +27,9 @@ from posttrain.pipeline.lock.code_manifest import Library
 from posttrain.pipeline.lock.digests import Digests
 from posttrain.pipeline.workspace import main_root
 from posttrain.rollout import Prompt
-from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.frozen import OpenSampler
-from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, Sampler, SamplingParams
+from posttrain.sampling.sampler import BUILTIN_CAN, Capability, Completion, Mixture, Request, Sampler, SamplingParams
 
 CACHE_BYTES: Final = 2_000_000_000
 """The size of the cache in bytes. Beyond it, the least recently used files are removed."""
@@ -65,7 +64,7 @@ def cached(opens: OpenSampler, device: DeviceParams, where: str, *, keep: bool =
 class CachedSampler:
     """A sampler for a folder's unchanged model. It samples only if the cache lacks the completions."""
 
-    can: frozenset[Capability] = LocalSampler.can
+    can: frozenset[Capability] = BUILTIN_CAN
 
     def __init__(self, inner: ExactSampler, folder: Path, device: Mapping[str, Any], where: str) -> None:
         """`device`: the device settings. `where`: the caller, for the line that reports cached completions."""

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import polars as pl
 
 from posttrain.data.columns import with_ids
 from posttrain.data.splits import check_enough_prompts
 from posttrain.errors import DataError, excerpt
-from posttrain.evaluate.by_likelihood import LikelihoodKind
 from posttrain.evaluate.completions import hide_quotes, hide_stderr, select_text
 from posttrain.evaluate.metrics import UNREAD, rollouts_table, summary
 from posttrain.evaluate.policy import Evaluation
@@ -30,6 +29,9 @@ from posttrain.pipeline.runs.stored_completions import read_completions
 from posttrain.pipeline.tables.store import read_table, write_table
 from posttrain.rewards.scorable import judged_prompts
 from posttrain.text.chat import ChatText
+
+if TYPE_CHECKING:
+    from posttrain.evaluate.by_likelihood import LikelihoodKind
 
 E = TypeVar("E", bound=EvaluateParams)
 

@@ -26,7 +26,7 @@ def graph(finished: Path) -> None:
     shutil.copyfile(ROOT / "dvc.yaml", finished / "dvc.yaml")
 
 
-def test_policies_are_compared_as_text_json_or_a_page() -> None:
+def test_policies_are_compared_as_text_json_or_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     found = compare(select(["sft", "dpo"], None, "sampled", [], None), None)
     text, plain = run(parse(["compare", "sft", "dpo"])), as_text(found, "sampled", "").splitlines()
     assert set(plain) <= set(text.splitlines()), "and a note that they are not current"
@@ -34,6 +34,9 @@ def test_policies_are_compared_as_text_json_or_a_page() -> None:
     assert isinstance(document, Document) and [one["label"] for one in json.loads(document)["settings"]]
     assert run(parse(["compare", "sft", "dpo", "--to", "page.html"])) == text
     assert "compare sft dpo" in Path("page.html").read_text()
+    assert "page written: page.html" in capsys.readouterr().err
+    run(parse(["compare", "sft", "dpo", "--json", "--to", "new/folder/page.html"]))
+    assert "page written: new/folder/page.html" in capsys.readouterr().err and Path("new/folder/page.html").is_file()
 
 
 def test_the_command_is_shown_as_it_was_typed() -> None:

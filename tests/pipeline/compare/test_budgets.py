@@ -48,5 +48,5 @@ def test_where_no_step_ends_in_the_last_tenth_the_metric_is_that_of_the_last_ste
 
 def test_a_training_that_measured_nothing_within_the_budget_is_named() -> None:
     settings = [Setting("a", [training("a", 10.0, [0.5])]), Setting("b", [training("b", 4.0, [0.1, 0.2])])]
-    assert at_equal(settings, "seconds").why_not == "no reward within this budget of a"
+    assert at_equal(settings, "seconds").why_not == "no reward within this budget for a"
     assert at_equal(settings, "steps").values[1].tolist() == [0.1]

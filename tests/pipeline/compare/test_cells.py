@@ -27,8 +27,8 @@ def test_equal_weights_count_once_and_so_does_a_seed() -> None:
     cells, notes = have.cells(algorithm, ("grpo",))
     assert [policy.name for policy in cells.values()] == ["grpo-none-1"]
     assert notes == [
-        "grpo-none-2 does not count: it has the weights of another training in the same setting",
-        "again does not count: it repeats a seed in the same setting",
+        "grpo-none-2 is not counted: another training of the same setting has the same weights",
+        "again is not counted: another training of the same setting has the same seed",
     ]
 
 
@@ -57,5 +57,5 @@ def test_why_two_levels_never_meet() -> None:
 def test_a_training_without_readable_answers_is_named() -> None:
     have = Trainings([*study(), trained("gspo", parsed=False)])
     assert len(have.found) == 18 and have.notes == [
-        "gspo, kl none: not compared, as none of its completions has an answer that can be read"
+        "gspo, kl none is not compared, because none of its completions has a readable answer"
     ]

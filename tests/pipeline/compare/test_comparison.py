@@ -116,9 +116,9 @@ def test_training_is_compared_at_equal_steps_and_equal_tokens(seeded: Path) -> N
     # At 40 of its 80 steps the longer run is half way up; at equal tokens it is a quarter up.
     assert np.mean(steps.at.values[1]) == pytest.approx(0.3 / 2, abs=0.03)
     assert np.mean(tokens.at.values[1]) == pytest.approx(0.3 / 4, abs=0.03)
-    assert seconds.at.why_not.startswith("no seconds known of low_1")
-    assert any("not at equal steps" in note and "2.00 times" in note for note in found.notes)
-    how = "reward, first minus second, intervals over seeds (of one test set, and of the start models as they are), "
+    assert seconds.at.why_not.startswith("no seconds known for low_1")
+    assert any("steps differ up to 2.00x" in note for note in found.notes)
+    how = "reward, first minus second. The intervals cover other seeds, not other test sets or start models. They are "
     how += "corrected for 1 comparison (Holm)"
     assert f"In training at equal steps (40 steps): {how}\n" in as_text(found, "sampled")
     assert as_data(found)["training"]["tokens"]["metric"] == "reward"
@@ -138,7 +138,9 @@ def test_seconds_come_from_the_sweep(seeded: Path) -> None:
     found = compare(select(["low_1", "high_1"], None, "sampled"))
     assert [mean.spent["seconds"] for mean in found.means] == [20.0, 80.0]
     assert found.training[2].at.amount == 20.0
-    assert "In training at equal seconds (20 s): cannot tell, there is one seed of each" in as_text(found, "sampled")
+    assert "In training at equal seconds (20 s): cannot tell, because each setting has one seed" in as_text(
+        found, "sampled"
+    )
 
 
 @pytest.mark.slow
@@ -162,7 +164,7 @@ def test_two_seeds_are_said_to_be_few(seeded: Path) -> None:
     words = as_text(compare(select(names, None, "sampled")), "sampled")
     assert "seeds of" not in words
     words = as_text(compare(select(["low_1", "low_2", "high_1", "high_2"], None, "sampled")), "sampled")
-    assert "note: only 2 seeds of low, high: that shows large differences alone" in words
+    assert "note: 2 seeds: low, high. Two seeds can show only large differences" in words
 
 
 @pytest.mark.slow
@@ -171,7 +173,7 @@ def test_the_winners_experiment_is_named_with_the_command_that_brings_its_weight
     found = [replace(one, weights=f"dvc exp apply {one.name}") for one in select(names, None, "sampled")]
     best = max(found, key=lambda one: float(one.scores_P.mean())).name
     said = conclusion(compare(found))
-    assert said.endswith(f"low. Its weights, of the best seed: `dvc exp apply {best}`.")
+    assert said.endswith(f"low. To fetch the weights of its best seed: `dvc exp apply {best}`.")
 
 
 @pytest.mark.slow
@@ -220,7 +222,7 @@ def test_a_policy_without_readable_answers_is_not_compared(finished: Path) -> No
     assert "grpo" not in {mean.label for mean in found.means}
     assert len(found.held_out) == len(found.means) * (len(found.means) - 1) / 2
     words = as_text(found, "sampled")
-    assert re.search(r"note: grpo: not compared, as none of its completions has an answer that can be read", words)
+    assert re.search(r"note: grpo is not compared, because none of its completions has a readable answer", words)
 
 
 def by_task(folder: Path, policies: tuple[str, ...]) -> None:
@@ -265,8 +267,8 @@ def test_identical_trainings_count_as_one_seed(seeded: Path) -> None:
     shutil.copyfile(seeded / "plots/online/low_1.csv", seeded / "plots/online/low_2.csv")
     found = compare(select(["low_1", "low_2", "high_1", "high_2"], None, "sampled"))
     assert [mean.seeds for mean in found.means] == [1, 2]
-    assert any("of 2 trainings only 1 differ" in note for note in found.notes)
-    assert "cannot tell of the settings" in verdict(found.held_out[0], [mean.label for mean in found.means])
+    assert any("2 trainings, of which 1 is distinct" in note for note in found.notes)
+    assert "(1 seed)" in verdict(found.held_out[0], [mean.label for mean in found.means])
 
 
 @pytest.mark.slow
@@ -295,7 +297,7 @@ def test_prompts_without_a_score_are_left_out_of_a_pair(finished: Path) -> None:
     whole = compare(select(["dpo", "sft", "grpo"], None, "sampled"))
     without_score(finished, "dpo", 6)
     found = compare(select(["dpo", "sft", "grpo"], None, "sampled"))
-    assert "dpo: 1 of 30 prompts have no score, and its pairs lack them" in found.notes
+    assert "dpo: 1 of 30 prompts have no score. Its differences leave them out" in found.notes
     assert [mean.label for mean in found.means] == ["grpo", "dpo", "sft"] and found.prompts == 30
     assert found.means[1].value == pytest.approx((15 - 1) / 2 / 29)  # dpo is right half of the time on every second one
     against_dpo, _, between = (pair.finding.mean for pair in found.held_out)

@@ -58,9 +58,9 @@ def test_experiments_are_listed_by_name(repository: str) -> None:
     assert sorted(one.name for one in named("lr", found)) == ["lr-2", "lr-3"]
     assert named("other", found) == [] and named("lr-4", found) == []
     old = Experiment("lr-5", "c", "another commit", 1)
-    assert sorted(one.name for one in named("lr", [*found, old])) == ["lr-2", "lr-3"], "those on HEAD"
-    later = Experiment("lr-6", "c", "third", 9)
-    assert named("lr", [old, later]) == [later]
+    assert sorted(one.name for one in named("lr", [*found, old])) == ["lr-2", "lr-3", "lr-5"], "of all commits"
+    again, last = Experiment("lr-2", "c", "third", 1), Experiment("lr-5", "c", "third", 9)
+    assert named("lr", [*found, old, again, last]) == [*found, last], "HEAD's, else the latest, counts"
 
 
 def test_experiments_that_failed_are_known_by_their_logs(tmp_path: Path) -> None:
@@ -91,5 +91,9 @@ def test_the_files_of_an_experiment_are_written(tmp_path: Path) -> None:
     assert fetch(one, "grpo", into) == into
     assert (into / "params.yaml").read_text() == LR.replace("LR", "3")
     assert (into / "results/grpo/rollouts.parquet").read_text() == "rows"
-    with pytest.raises(DataError, match=r"results/none/rollouts\.parquet is missing"):
-        fetch(one, "none", into)
+    with pytest.raises(DataError, match=r"evaluate has no policy 'grop'\. Did you mean 'grpo'\? Its policies: grpo"):
+        fetch(one, "grop", into)
+    git("rm", "-rq", "results")
+    git("commit", "-qm", "gone")
+    with pytest.raises(DataError, match=r"results/grpo/rollouts\.parquet is missing"):
+        fetch(commit("HEAD")[0], "grpo", into)

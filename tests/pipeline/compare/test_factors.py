@@ -60,7 +60,10 @@ def test_a_key_above_several_factors_is_their_family() -> None:
             "algoritm",
             r"no setting 'algoritm' varies between the 3 trainings\. Did you mean 'algorithm'\?.*algorithm, kl",
         ),
-        ("lr", r"'lr' does not vary: it is 0\.1 in all 3 trainings\. What varies: algorithm, kl"),
+        (
+            "lr",
+            r"'lr' does not vary between the 3 trainings: online\.runs\.grpo\.optimizer\.lr is 0\.1\.",
+        ),
         ("seed", "a seed is not a factor: trainings that differ only in their seeds are repeats"),
         (f"{RUN}.seed", "a seed is not a factor"),
         ("eta", "no setting 'eta' varies"),
@@ -95,3 +98,21 @@ def test_levels_that_are_lists_or_texts_with_spaces() -> None:
     levels = over.levels(flats)
     assert [over.text(level) for level in levels] == ["[1, 2]", "[1, 3]", "{}", "default"]
     assert level_named("[1,2]", over, levels) == levels[0] and level_named("default", over, levels) == levels[3]
+
+
+def test_a_setting_that_does_not_vary_is_listed_for_each_run_and_the_compared_one_comes_first() -> None:
+    flats = [{"base.scratch.tiny.optimizer.lr": "0.005", **flat} for flat in FLATS]
+    said = (
+        r"3 trainings: online\.runs\.grpo\.optimizer\.lr is 0\.1, base\.scratch\.tiny\.optimizer\.lr is 0\.005\. What"
+    )
+    with pytest.raises(PipelineError, match=said):
+        factor_named("lr", flats, RUN)
+    many = [{**flat, **{f"sft.runs.s{nth}.lr": "1" for nth in range(6)}} for flat in FLATS]
+    with pytest.raises(PipelineError, match=r"sft\.runs\.s2\.lr is 1, and 3 more\."):
+        factor_named("lr", many, RUN)
+
+
+@pytest.mark.parametrize("name", ["grpo", "runs.grpo", "online", RUN])
+def test_the_whole_run_is_not_a_factor(name: str) -> None:
+    with pytest.raises(PipelineError, match=rf"'{name}' is the whole run, not one.*What varies: algorithm, kl"):
+        factor_named(name, FLATS, RUN)

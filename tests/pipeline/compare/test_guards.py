@@ -83,9 +83,9 @@ def test_only_a_candidate_breaks_a_guard_against_its_reference(guarded: Path) ->
 def test_a_guard_that_held_says_nothing_and_one_without_values_says_so() -> None:
     found = compare(select(["sft", "grpo"], None, "sampled"))
     assert found.held_out[0].falls == () and "fell" not in conclusion(found)
-    assert "grpo: 2 completions have no value of valid, which its mean leaves out" in found.notes
+    assert "grpo: 2 completions have no value of valid and are not part of its mean" in found.notes
     found = compare(select(["base", "sft"], None, "sampled"))
-    assert "must_not_fall: valid is not tested for base, whose results lack it" in found.notes
+    assert "must_not_fall: valid is not tested for base, because their results lack it" in found.notes
 
 
 @pytest.mark.usefixtures("guarded")

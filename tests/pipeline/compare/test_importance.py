@@ -7,7 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from posttrain.pipeline.compare.evaluated import EvaluatedPolicy
 from posttrain.pipeline.compare.importance import Importance, explained, importance
+from posttrain.pipeline.compare.planned import planned
 from tests.pipeline.compare.trained import study, trained
 
 
@@ -68,3 +70,53 @@ def test_trainings_of_other_kinds_and_equal_ones_have_none() -> None:
     assert importance([trained("grpo", seed=1), trained("grpo", seed=2)]) == []
     other = trained("dpo", section="preference.runs.dpo", policy="dpo")
     assert importance([*study(), other]) == []
+
+
+def alike(seeds: int = 3, gain: float = 0.0) -> list[EvaluatedPolicy]:
+    """Four algorithms, two KLs: a seed moves a KL's score alike in all algorithms, so its pairs are not replicates."""
+    rng = np.random.default_rng(11)
+    luck = {(kl, seed): rng.normal(0, 0.05) for kl in ("none", "0.04") for seed in range(seeds)}
+    return [
+        trained(algorithm, kl, seed, gain * (kl != "none") + luck[kl, seed], luck=0.0)
+        for algorithm in ("grpo", "dr_grpo", "cispo", "gspo")
+        for kl in ("none", "0.04")
+        for seed in range(seeds)
+    ]
+
+
+def test_seeds_that_act_alike_in_all_settings_are_no_evidence() -> None:
+    """24 trainings, but three seeds: what the planned question cannot tell, the table cannot tell either."""
+    found = alike(gain=0.04)
+    (question,) = planned(found, ["kl"]).questions
+    assert question.replicates == "seeds" and question.verdict == "cannot tell"
+    score_N = np.array([one.scores_P.mean() for one in found])
+    codes = [
+        np.array([one.settings["online.runs.grpo.algorithm"] for one in found]),
+        *[np.array(["kl.beta" in str(one.settings) for one in found])],
+    ]
+    p_value = explained(score_N, [np.unique(code, return_inverse=True)[1] for code in codes])[1][1]
+    assert p_value is not None and p_value < 0.05, "shuffles of the trainings would call it important"
+    kl = next(one for one in importance(found) if one.factor.endswith("kl"))
+    assert kl.verdict == "cannot tell from noise" and kl.share is not None and kl.share > 0
+
+
+def test_a_setting_with_planned_questions_has_their_p() -> None:
+    found = study()
+    asked = planned(found, ["kl", "algorithm"], ["grpo"]).questions
+    for row in importance(found, asked):
+        ps = [one.finding.p_value for one in asked if one.factor == row.factor and one.finding]
+        assert row.p_value == min(ps)
+
+
+def test_one_seed_cannot_tell() -> None:
+    rows = importance(study((1,)))
+    assert {row.verdict for row in rows} == {"cannot tell: one seed; run more seeds"} and rows[0].share
+
+
+def test_without_pairs_the_seeds_of_a_draw_count_once() -> None:
+    """A random search: 13 draws of lr with five seeds each are 13 settings, not 65."""
+    rng = np.random.default_rng(0)
+    draws = [(str(nth), rng.normal(0, 0.05)) for nth in range(13)]
+    found = [trained("grpo", seed=n, gain=luck, own={"lr": lr}) for lr, luck in draws for n in range(5)]
+    (row,) = importance(found)
+    assert row.levels == 3 and row.p_value is not None and row.p_value > 0.05

@@ -16,7 +16,7 @@ def test_other_code_other_meaning_and_runs_without_a_record_are_named() -> None:
     found = unlike_notes([coded, replace(other, code={"online: a.py": "2", "evaluate: b.py": "2"})])
     assert found[0] == "evaluated with different code (evaluate: b.py): the scores mean different things"
     assert found[1] == "trained with different code (online: a.py)"
-    assert found[2].startswith("grpo-none-1: not verified, as online@grpo has no record here")
+    assert found[2].startswith("grpo-none-1 is not verified, because online@grpo has no record here")
     hot = {"evaluate.policies.grpo": "x", "evaluate.settings.sampling.temperature": "2"}
     cold = {**hot, "evaluate.settings.sampling.temperature": "1"}
     (note,) = unlike_notes([replace(one, settings=hot), replace(other, settings=cold)])

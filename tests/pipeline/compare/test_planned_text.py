@@ -29,8 +29,10 @@ def test_one_line_for_each_question() -> None:
     assert rows["cispo minus grpo"][3:7] == ["+0.046", "[+0.010,", "+0.080]", "<.001"]
     assert " ".join(rows["lr 1 minus lr 2"][5:]) == "- - - cannot tell: no seed is on both sides 0 0"
     heads = [head for head, _ in tables(FOUND, "score")]
-    assert heads[0].endswith("Intervals over prompts and seeds, corrected for 1 planned question (Holm)")
-    assert heads[1].endswith("One seed: intervals over prompts, about these trainings alone, without correction")
+    assert heads[0].endswith(
+        "The intervals cover other prompts and seeds. They are corrected for 1 planned question (Holm)"
+    )
+    assert heads[1].endswith("One seed: the intervals cover other prompts, not other seeds. They are not corrected")
     assert heads[2] == "No answer"
 
 
@@ -50,4 +52,7 @@ def test_the_same_as_data() -> None:
 
 def test_labels_have_only_what_differs() -> None:
     words = planned_text(planned([*study(), trained("grpo", seed=9)], ["kl"]), "sampled")
-    assert "left out, as only kl none has them: (grpo, seed 9)" in words and "online.runs" not in words
+    assert (
+        "1 training of kl none has no partner with the same seed and other settings: (grpo, seed 9)" in words
+        and "online.runs" not in words
+    )

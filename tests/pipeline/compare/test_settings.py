@@ -60,7 +60,7 @@ def test_policies_that_differ_in_their_seeds_are_one_setting() -> None:
     assert notes == [] and len(found[0].trained) == 2
     (_, twice), notes = grouped([other, seed(1), seed(1)])
     assert len(twice.trained) == 1 and notes == [
-        f"{twice.names[0]} + {twice.names[1]}: of 2 trainings only 1 differ; equal ones count once"
+        f"{twice.names[0]} + {twice.names[1]}: 2 trainings, of which 1 is distinct. Equal ones count once"
     ]
 
 

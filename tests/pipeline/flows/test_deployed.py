@@ -91,7 +91,9 @@ def test_settings_on_a_schedule_are_an_experiment_that_runs_once(small: Project,
             refused = run_now(small, "strict-one", log, set=wrong)
             assert refused["state_type"] == "FAILED" and said in refused["state"]["message"]
             assert small.api("task_runs/count", flow_runs={"id": {"any_": [refused["id"]]}}) == 0
-            assert said in log.read_text() and refused["name"].startswith("online @ "), "the terminal and the name say so"
+            assert said in log.read_text() and refused["name"].startswith("online @ "), (
+                "the terminal and the name say so"
+            )
         second = command(small, *SERVE, "--name", "strict-one")
         assert second.returncode == 1 and "Give this deployment another name by --name" in second.stderr
     assert (small.root / "params.yaml").read_bytes() == before

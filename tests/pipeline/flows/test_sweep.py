@@ -357,3 +357,32 @@ def test_a_sweep_has_no_name_that_compare_knows_otherwise(
     check_free(tmp_path, "lr")
     with pytest.raises(PipelineError, match=what):
         check_free(tmp_path, name)
+
+
+def test_a_plan_says_why_experiments_of_another_commit_run_again(
+    small: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(small.root)
+    words = ["kl", "-S", f"{BETA}=0.02,0.5", "--seeds", "1", "--plan"]
+    (small.root / "sweeps").mkdir()
+    (small.root / "sweeps" / "kl.yaml").write_text(f"grid:\n  {BETA}: [0.02, 0.5]\nseeds: [1]\n")
+    _, sweep_ = named_sweep(parser().parse_args(words))
+    start = Start.of(small.root)
+    for trial in trials("kl", sweep_):
+        with start.cloned(trial.overrides) as clone:
+            git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(clone)]
+            subprocess.run([*git, "commit", "-qam", trial.name], check=True)
+            ref = f"refs/exps/{start.baseline[:2]}/{start.baseline[2:]}/{trial.name}"
+            subprocess.run([*git, "update-ref", ref, "HEAD"], check=True)
+            start.take(clone, trial.name)
+    commit(small.root)
+    assert main(words) == 0
+    assert "sweep kl: 2 experiments, 2 done, 0 to run" in capsys.readouterr().out, (
+        "a new file under sweeps/ is no reason"
+    )
+    (small.root / "step.py").write_text("x = 1\n")
+    commit(small.root)
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert out.count(f"(again: it ran at commit {start.baseline[:7]}; since then step.py changed)") == 2
+    assert "2 experiments, 0 done, 2 to run" in out

@@ -23,10 +23,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> str:
     """Describe a section or an algorithm."""
-    from posttrain.pipeline.checks.params_schema import describe_params
-    from posttrain.pipeline.commands.params.describe import describe, effective, named_run
-    from posttrain.pipeline.params.params_file import GROUPS
-
     if arguments.schema:
         from posttrain.pipeline.checks.editor_schema import editor_schema
 
@@ -39,6 +35,10 @@ def run(arguments: Namespace) -> str:
     if arguments.metric:
         what, fix = f"'{arguments.metric}' follows '{name}'", f"Only `posttrain params {METRICS}` takes a second name"
         raise ParamsError(what=what, where="posttrain params", fix=fix)
+    from posttrain.pipeline.checks.params_schema import describe_params
+    from posttrain.pipeline.commands.params.describe import describe, effective, named_run
+    from posttrain.pipeline.params.params_file import GROUPS
+
     if name is not None and (found := named_run(name)):
         return effective(*found)
     if name is None or name.partition(".")[0] in GROUPS:

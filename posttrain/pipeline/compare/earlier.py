@@ -1,0 +1,136 @@
+"""A sweep's experiments of earlier commits: which of them have the code, data and settings of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from posttrain.pipeline.compare.belonging import Belonging, unlike
+from posttrain.pipeline.compare.experiments import Experiment, settings_of
+from posttrain.pipeline.compare.factors import Flat, is_seed
+from posttrain.pipeline.lock.digests import LOCK
+from posttrain.pipeline.lock.git import git, git_or_none
+from posttrain.pipeline.lock.lock_shape import lock_stages
+from posttrain.pipeline.workspace import PARAMS_FILE
+
+_UNREAD: Final = ("report/", "code/", "sweeps/", "docs/", ".dvc/", ".vscode/", ".github/")
+_UNREAD_FILES: Final = frozenset({LOCK, PARAMS_FILE, "prefect.yaml", ".gitignore"})
+"""What no training reads. The settings of params.yaml are compared by themselves."""
+_MADE: Final = ("models/", "data/")
+"""Outputs with the same bytes whenever they are made from the same inputs on the same machine."""
+_MOST: Final = 3
+"""The most reasons in a note."""
+
+
+def reference(experiments: Sequence[Experiment]) -> str:
+    """Return the commit whose experiments count in any case: HEAD, else the commit of the latest experiment."""
+    head = git("rev-parse", "HEAD").strip()
+    return head if any(one.baseline == head for one in experiments) else experiments[-1].baseline
+
+
+def changed_files(old: str, new: str) -> list[str]:
+    """Return the files that differ between two commits, without those that no training reads."""
+    changed = git("diff", "--name-only", "--no-renames", "--relative", old, new).splitlines()
+    return [file for file in changed if not (file.startswith(_UNREAD) or file in _UNREAD_FILES or file.endswith(".md"))]
+
+
+def remade(old: str, new: str) -> list[str]:
+    """Return the models and tables that a stage made again between two commits: the same inputs, other bytes."""
+    locks = [lock_stages(git_or_none("show", f"{at}:./{LOCK}") or b"", f"{at}:{LOCK}") for at in (old, new)]
+    found = []
+    for name in locks[0].keys() & locks[1].keys():
+        before, after = locks[0][name], locks[1][name]
+        if any(before.get(part) != after.get(part) for part in ("cmd", "deps", "params")):
+            continue
+        digests = [{out["path"]: out.get("md5") for out in entry.get("outs") or ()} for entry in (before, after)]
+        found += [path for path, digest in digests[0].items() if digests[1].get(path, digest) != digest]
+    return sorted(path for path in found if path.startswith(_MADE))
+
+
+def why_again(experiment: Experiment, wanted: Flat) -> str:
+    """Return why an experiment must run again at HEAD with these settings; empty if its result would be the same."""
+    words = _changed_settings(settings_of(experiment), wanted, {*settings_of(experiment), *wanted})
+    files = [*changed_files(experiment.baseline, "HEAD"), *remade(experiment.baseline, "HEAD")]
+    return _few([*words, *(f"{file} changed" for file in files)])
+
+
+def sorted_out(
+    sweep: str, experiments: Sequence[Experiment], known: Mapping[str, Belonging | str]
+) -> tuple[list[str], list[str]]:
+    """Return the names of the experiments that mean the same, and notes about those of earlier commits.
+
+    `known`: name -> what is known about the runs behind its evaluation, or why it has no evaluation.
+    """
+    if len({one.baseline for one in experiments}) < 2:
+        return [one.name for one in experiments], []
+    newest = reference(experiments)
+    swept = _swept(experiments)
+    kept = [one.name for one in experiments if one.baseline == newest]
+    like = next((known[name] for name in kept if isinstance(known[name], Belonging)), None)
+    earlier, notes = list[Experiment](), list[str]()
+    for baseline in dict.fromkeys(one.baseline for one in experiments if one.baseline != newest):
+        mine = [one for one in experiments if one.baseline == baseline]
+        reasons = {one: _why_not(one, known[one.name], newest, like, swept) for one in mine}
+        earlier += [one for one in mine if not reasons[one]]
+        for why in dict.fromkeys(filter(None, reasons.values())):
+            notes.append(_left_out(sweep, [one for one in mine if reasons[one] == why], why))
+    if earlier:
+        at = ", ".join(dict.fromkeys(one.baseline[:7] for one in earlier))
+        same = "Their code, data and settings are the same"
+        notes.insert(
+            0, f"{sweep}: {len(earlier)} of {len(experiments)} experiments ran at another commit ({at}). {same}"
+        )
+    names = {*kept, *(one.name for one in earlier)}
+    return [one.name for one in experiments if one.name in names], notes
+
+
+def _why_not(
+    experiment: Experiment, known: Belonging | str, newest: str, like: Belonging | str | None, swept: Iterable[str]
+) -> str:
+    """Return why an experiment of an earlier commit does not mean the same as those of the newest one."""
+    if isinstance(known, str):
+        return known
+    old, new = (settings_of(Experiment(at, at, at, 0)) for at in (experiment.baseline, newest))
+    read = tuple(f"{key}." for key in known.params) or ("",)
+    apart = tuple(f"{key}." for key in swept)
+    keys = {key for key in {*old, *new} if f"{key}.".startswith(read) and not f"{key}.".startswith(apart)}
+    words = _changed_settings(old, new, keys)
+    if isinstance(like, Belonging) and not known.unverified and not like.unverified:
+        others = [*unlike([known.code, like.code]), *unlike([known.sources, like.sources])]
+        files = list(dict.fromkeys(key.rpartition(": ")[2] for key in others))
+    else:  # nobody knows which code ran
+        files = changed_files(experiment.baseline, newest)
+    return _few([*words, *(f"{file} changed" for file in [*files, *remade(experiment.baseline, newest)])])
+
+
+def _changed_settings(old: Flat, new: Flat, keys: Iterable[str]) -> list[str]:
+    changed = sorted(key for key in keys if old.get(key) != new.get(key))
+    return [f"{key} changed from {old.get(key, 'not set')} to {new.get(key, 'not set')}" for key in changed]
+
+
+def _swept(experiments: Iterable[Experiment]) -> set[str]:
+    """Return the keys that an experiment changed in the params.yaml of its commit."""
+    base = {at: settings_of(Experiment(at, at, at, 0)) for at in {one.baseline for one in experiments}}
+    found = set[str]()
+    for one in experiments:
+        mine = settings_of(one)
+        found |= {key for key in {*mine, *base[one.baseline]} if mine.get(key) != base[one.baseline].get(key)}
+    return found
+
+
+def _left_out(sweep: str, experiments: Sequence[Experiment], why: str) -> str:
+    """Return a note about experiments that are left out, with how to run them again."""
+    swept = _swept(experiments)
+    seeds = dict.fromkeys(
+        value for one in experiments for key, value in settings_of(one).items() if is_seed(key) and key in swept
+    )
+    words = f"posttrain sweep {sweep}{' --seeds ' * bool(seeds)}{','.join(seeds)}"
+    values = "" if Path(f"sweeps/{sweep}.yaml").is_file() else " with the same -S"
+    many = f"{len(experiments)} experiment{'s' * (len(experiments) > 1)} of commit {experiments[0].baseline[:7]}"
+    again = f"To run {'them' if len(experiments) > 1 else 'it'} again: `{words}`{values}"
+    return f"{sweep}: left out {many}, because {why}. {again}"
+
+
+def _few(words: Sequence[str]) -> str:
+    return "; ".join(words[:_MOST]) + f"; and {len(words) - _MOST} more" * (len(words) > _MOST)
