@@ -40,7 +40,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ran(sys.executable, "-m", "dvc", "init", "--quiet")
     repair_lock(tmp_path)  # DVC's site cache is in the project from here on
     Path("dvc.yaml").write_text(GRAPH)
-    Path("params.yaml").write_text("seed: 1\n")
+    Path("params.yaml").write_text("evaluate: {policies: {p: base/a}}\n")
     ran(sys.executable, "-m", "dvc", "repro", "--quiet")
     ran("git", "add", ".")
     ran("git", "commit", "--quiet", "--message", "one")
