@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from posttrain.models.adapters import LoraOptions, TrainedAdapter, linear_layers
 from posttrain.models.files.loading import is_scorer, quiet
 from posttrain.models.forward.adapted import fuse_adapters
 from posttrain.models.nf4 import quantise_model
+
+if torch.distributed.is_available():
+    import_module("torch.distributed.tensor")  # peft's layers expect that transformers has imported it
 
 SCORE = "score"
 """The head of a scorer, which is trained fully."""

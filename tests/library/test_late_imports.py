@@ -166,3 +166,22 @@ def test_a_connected_process_imports_the_distributed_parts() -> None:
 def test_a_process_cannot_connect_after_it_imported_transformers_alone() -> None:
     with pytest.raises(AssertionError, match="before this process connected"):
         said(LATE + CONNECTED.format(first="import transformers.modeling_utils"))
+
+
+ADAPTER = """
+from pathlib import Path
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+model = AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=16, hidden_size=8, intermediate_size=8,
+    num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2))
+from posttrain.models.adapters import LoraOptions
+from posttrain.models.lora import add, freeze
+options = LoraOptions(rank=2)
+freeze(model, options)
+add(model, options, Path("base"), 0)
+print(sum(one.requires_grad for one in model.parameters()) > 0)
+"""
+
+
+def test_an_adapter_is_added_in_a_process_with_late_imports() -> None:
+    assert said(LATE + ADAPTER) == "True"
