@@ -26,4 +26,4 @@ def test_the_guide_ends_with_the_better_learning_rate(tmp_path: Path) -> None:
     (said,) = (text.strip() for kind, text in BLOCK.findall(GUIDE) if kind == "" and text.startswith("Best"))
     assert said in done.stdout, done.stdout[-3000:]
     page = (tmp_path / "lora" / "lr.html").read_text()
-    assert re.findall(r'<th scope="row"[^>]*>([^<]*)<', page) == ["0.01", "0.001"]
+    assert re.findall(r'<th scope="row"[^>]*>([^<]*)<', page) == ["0.01", "0.001", "sft.runs.main.optimizer.lr"]
