@@ -107,7 +107,7 @@ SAMPLING: Final = (
         ONLINE,
         "Mean entropy of the policy per sampled token, in nats",
         healthy="falls slowly",
-        fix="if it collapses early, add the `entropy` bonus, raise `clip.high`, or lower `optimizer.lr`; "
+        fix="if it collapses early, add the `entropy` bonus, raise `surrogate.high`, or lower `optimizer.lr`; "
         "`limits.entropy` ends such a run",
     ),
     Metric(
@@ -192,7 +192,7 @@ SAMPLING: Final = (
         "Loss of the critic: squared error of the predicted return",
         "lower",
         "falls",
-        "raise `optimizer.critic_lr`, or train the critic first (`critic_first`)",
+        "raise `optimizer.critic_lr`, or train the critic first (`optimizer.critic_first`)",
     ),
     Metric(("ptx_loss",), ONLINE, "Loss on pretraining text, with `ptx`", "lower", "does not rise"),
     Metric(
@@ -244,7 +244,7 @@ SAMPLING: Final = (
     Metric(
         ("judge_requests", "judge_tokens_in", "judge_tokens_out", "judge_cost"),
         (*SAMPLED, "evaluate"),
-        "Requests to judges, their tokens, and their cost if `price` is set. Cached verdicts count too",
+        "Requests to judges, their tokens, and their cost by `price_in` and `price_out`. Cached verdicts count too",
         "lower",
     ),
 )

@@ -127,7 +127,7 @@ TRAINING: Final = (
         TRAINED,
         "Norm of the gradient before clipping",
         healthy="no spikes; not far above `optimizer.clip` all the time",
-        fix="lower `optimizer.lr`, add `warmup`; `limits.gradient` ends such a run",
+        fix="lower `optimizer.lr`, raise `optimizer.warmup`; `limits.gradient` ends such a run",
     ),
     Metric(("lr",), TRAINED, "Learning rate of this step"),
     Metric(
