@@ -256,7 +256,7 @@ bench: env ## measure speed and memory next to TRL (extra `trl`) and write docs/
 bench-data: env ## read, check, deduplicate, split and tokenize a million rows, next to `datasets`; writes docs/reports/performance.md
 	$(BIN)/python -m benchmarks.data
 
-bench-growth: env ## measure commands at 10 to 300 runs and tables of 1e4 to 1e6 rows; writes docs/reports/growth.md (about 10 minutes)
+bench-growth: env ## measure commands at 10 to 1,000 runs and tables of 1e4 to 1e6 rows; writes docs/reports/growth.md (about 15 minutes)
 	$(BIN)/python -m benchmarks.growth
 
 gpu: env ## measure on a CUDA device where a step's time goes, in 15 minutes, resumable (PARTS="0 A": only these)

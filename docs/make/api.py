@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-from collections.abc import Iterator
-from dataclasses import is_dataclass
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from docs.make.api_examples import EXAMPLES
+from docs.make.api_tables import arguments, attributes, divided, setting_rows, settings, shared_rows, shown, table
 from posttrain import api, losses, rewards, tasks
 from posttrain.numerics import fix_numerics
 from posttrain.online.config import OnlineConfig
@@ -30,6 +30,67 @@ SETTINGS = {
     "StudentConfig": "Settings in addition to the settings of `OnlineConfig`:",
 }
 """Typed settings whose fields are listed, and how the list begins."""
+TRAININGS = [api.SftConfig, api.RewardTraining, api.PreferenceTraining, api.OnlineConfig]
+GROUP = "The default of a group is an object with settings of its own, which `posttrain params` lists."
+WIDTH = 100
+COMMON = {
+    "algorithm": "an algorithm of docs/reference/algorithms.md, e.g. `grpo`",
+    "advantages": "[B, T]",
+    "anchor": "the third term keeps the chosen answer's reward above this",
+    "batch_size": "rows per optimizer step",
+    "beta": "how strongly the policy is held to the reference",
+    "bias": "[V]: the bias of the output layer",
+    "count": "number of last steps",
+    "by_step": "the scores are sums over the steps of a completion",
+    "cannot_score": "return why a prompt cannot be scored, or None",
+    "checkpoint_every": "optimizer steps between checkpoints",
+    "checkpoints": "your own store of checkpoints",
+    "clip": "largest change of a value per update; None: no limit",
+    "completions": "completions of `sample_completions` or `evaluate_model`",
+    "config": "all settings as one typed object",
+    "epochs": "passes through the rows",
+    "estimator": "k1, k2 or k3",
+    "evaluate_every": "optimizer steps between evaluations on `heldout`",
+    "examples": "a right and a wrong completion of a prompt, which check the reward before a run",
+    "folder": "a folder in the format of transformers",
+    "gamma": "discount per token",
+    "greedy": "take the likeliest token each time, so that the samples of a prompt are equal",
+    "heldout": "prompts for the evaluations of the setting `watch` during training",
+    "isolated": "run the function in worker processes with a time limit",
+    "labels": "[B]: +1 desirable, -1 undesirable, 0 for the KL (kto and bco)",
+    "lam": "lambda of GAE: 0 trusts the values, 1 the rewards",
+    "logp": "[B, T]: log-probs under the policy",
+    "mask": "[B, T]: true at the trained tokens",
+    "max_tokens": "largest number of tokens of a completion",
+    "model": "a model from transformers, or from `load_model`",
+    "n": "completions per prompt",
+    "name": "the run's name in messages",
+    "noise": "the noise that was added to the samples",
+    "on_step": "a function that is called with each step's number and metrics",
+    "options": "the class of the reward's options",
+    "output": "a folder for checkpoints, metrics and the model, as in `train_online`",
+    "path": "a folder in the format of transformers",
+    "prompts": "strings, lists of messages, or rows with `prompt`",
+    "recorder": "your own store of metrics",
+    "ref_logp": "[B, T]: log-probs under the reference",
+    "reference": "the frozen model for the KL; None: a copy of the initial model",
+    "reward_model": "the folder of the model behind the reward `model`",
+    "rollouts": "your own store of rollouts",
+    "rows": "rows as in `train_model`",
+    "sampler": "your own sampler; None: the engine in the settings",
+    "samples": "samples per prompt",
+    "seed": "seed of the rows' order and of the samples",
+    "settings": "settings that replace the defaults; `posttrain params` lists them",
+    "shaping": "the reward judges form, length or style, not whether the answer is right",
+    "teachers": "the teachers of `distill`: name -> folder",
+    "temperature": "divides the logits; 0 is greedy",
+    "tokenizer": "the tokenizer of the model",
+    "tokens": "[B, T]: the tokens whose log-probs are computed",
+    "top_k": "sample from the k likeliest tokens; None: from all",
+    "top_p": "sample from the likeliest tokens whose probabilities sum to this",
+    "weights": "the weight of each part of the reward (gdpo)",
+}
+"""Meanings of arguments whose function does not describe them."""
 HEAD = """# posttrain in Python
 
 <!-- Written by `python -m docs.make.api` from the docstrings; do not edit. -->
@@ -68,10 +129,26 @@ def _module(name: str, module: ModuleType) -> Iterator[str]:
 
     yield f"## {name}\n"
     yield _text(inspect.getdoc(posttrain if module is api else module))
+    public = {one: getattr(module, one) for one in module.__all__}
+    functions = [one for one, value in public.items() if not isinstance(value, type) and callable(value)]
+    others = [one for one in public if one not in functions]
+    first = ["fix_numerics"] if module is api else []
+    yield f"Functions: {_links([*first, *functions])}.\n"
+    yield f"Classes and constants: {_links(others)}.\n"
     if module is api:
         yield from entry(f"{name}.fix_numerics", fix_numerics)
-    for public in module.__all__:
-        yield from entry(f"{name}.{public}", getattr(module, public))
+    for one in functions:
+        yield from entry(f"{name}.{one}", public[one])
+    if module is api:
+        yield "### Settings of every training\n"
+        yield f"{', '.join(f'`{one.__name__}`' for one in TRAININGS)} have these settings in common. {GROUP}\n"
+        yield from _table(table(("setting", "default", "meaning"), list(shared_rows(TRAININGS).values())))
+    for one in others:
+        yield from entry(f"{name}.{one}", public[one])
+
+
+def _links(names: Sequence[str]) -> str:
+    return ", ".join(f"[`{name}`](#{name.lower()})" for name in names)
 
 
 def entry(name: str, value: Any) -> Iterator[str]:
@@ -85,73 +162,62 @@ def entry(name: str, value: Any) -> Iterator[str]:
 def _described(name: str, value: Any) -> Iterator[str]:
     if isinstance(value, type):
         yield _text(inspect.getdoc(value))
-        if attributes := list(_attributes(value)):
-            yield "\n".join(attributes) + "\n"
+        yield from _table(attributes(value))
         for method in _methods(value):
-            yield f"```python\n{_signature(f'{value.__name__}.{method.__name__}', method)}\n```\n"
-            yield _text(inspect.getdoc(method))
+            yield from _function(f"{value.__name__}.{method.__name__}", method)
         if value.__name__ in SETTINGS:
             yield SETTINGS[value.__name__] + "\n"
-            yield "\n".join(_settings(value)) + "\n"
+            yield from _table(settings(value, _known(value)))
     elif not callable(value):
         yield f"`{value}`\n"
     else:
-        yield f"```python\n{_signature(name, value)}\n```\n"
-        yield _text(inspect.getdoc(value))
+        yield from _function(name, value)
+
+
+def _function(name: str, value: Any) -> Iterator[str]:
+    """Yield the call, what it does, and a table of its arguments."""
+    docstring = divided(inspect.getdoc(value) or "", list(inspect.signature(value).parameters))
+    rows = arguments(value, docstring.meanings, COMMON if name.count(".") < 3 else {})
+    yield f"```python\n{_call(name, value, types=not rows)}\n```\n"
+    yield _text(docstring.prose)
+    yield from _table(rows)
+
+
+def _table(lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield "\n".join(lines) + "\n"
 
 
 def _methods(value: Any) -> Iterator[Any]:
-    """Yield the public methods that a user calls: how settings are made, and what a training leaves."""
+    """Yield the public methods that a user calls: they make settings, or read what a training has left."""
     for name in ("preset", "save", "tail"):
         if name in vars(value):
             yield getattr(value, name)
 
 
-def _settings(value: Any) -> Iterator[str]:
-    """Yield each setting with its default and its meaning."""
-    known = OnlineConfig.model_fields if value.__name__ == "StudentConfig" else {}
-    for name, field in value.model_fields.items():
-        if name in known:
-            continue
-        default = "" if field.is_required() else f" = {_plain(field.get_default(call_default_factory=True))}"
-        yield f"- `{name}{default}`" + (f": {field.description}" if field.description else "")
+def _known(value: type[BaseModel]) -> dict[str, str]:
+    """Rows of settings that another table has: of every training, and of the class that a class extends."""
+    if value.__name__ == "StudentConfig":
+        return setting_rows(OnlineConfig)
+    return shared_rows(TRAININGS) if value in TRAININGS else {}
 
 
-def _plain(default: Any) -> str:
-    """Write a default as a person would write it."""
-    return "{...}" if isinstance(default, BaseModel) else repr(default)
-
-
-def _attributes(value: Any) -> Iterator[str]:
-    """Describe each attribute by the string that follows it in the source, if there is one."""
-    body = ast.parse(inspect.getsource(value)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    for node, after in zip(body.body, [*body.body[1:], None], strict=True):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and is_dataclass(value):
-            said = after.value if isinstance(after, ast.Expr) else None
-            text = f": {inspect.cleandoc(str(said.value))}" if isinstance(said, ast.Constant) else ""
-            yield f"- `{node.target.id}`{' '.join(text.split(chr(10)))}"
-
-
-def _signature(name: str, value: Any) -> str:
-    """One parameter per line where the signature is long."""
+def _call(name: str, value: Any, *, types: bool) -> str:
+    """Write a call with its arguments, on several lines if it is long."""
     signature = inspect.signature(value)
-    lines: list[str] = []
+    names: list[str] = []
     for parameter in signature.parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in lines:
-            lines.append("*")
-        default = "" if parameter.default is parameter.empty else f" = {_shown(parameter.default)}"
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        lines.append(f"{stars}{parameter.name}: {parameter.annotation}{default}")
-    short = f"{name}({', '.join(lines)}) -> {signature.return_annotation}"
-    if len(short) <= 100:
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in names:
+            names.append("*")
+        stars = "*" * (parameter.kind is parameter.VAR_POSITIONAL) or "**" * (parameter.kind is parameter.VAR_KEYWORD)
+        default = "" if parameter.default is parameter.empty else f" = {shown(parameter.default)}"
+        names.append(f"{stars}{parameter.name}{f': {parameter.annotation}{default}' if types else ''}")
+    result = signature.return_annotation
+    short = f"{name}({', '.join(names)}) -> {result}"
+    if len(short) <= WIDTH:
         return short
-    return f"{name}(\n" + "".join(f"    {line},\n" for line in lines) + f") -> {signature.return_annotation}"
-
-
-def _shown(default: Any) -> str:
-    """Write a default without addresses, which differ from process to process."""
-    return default.__name__ if isinstance(default, type) else "..." if callable(default) else repr(default)
+    inner = [f"{one}," for one in names] if types else textwrap.wrap(", ".join(names), WIDTH - 4)
+    return f"{name}(\n" + "".join(f"    {line}\n" for line in inner) + f") -> {result}"
 
 
 def _text(docstring: str | None) -> str:

@@ -25,7 +25,7 @@ from posttrain.pipeline.lock.orphaned_outputs import Leftovers, leftovers
 from posttrain.pipeline.lock.repair_dvc import LOCK, in_conflict
 from posttrain.pipeline.outside.evaluators import EVALUATORS
 from posttrain.pipeline.outside.evaluators import GROUP as EVALUATED
-from posttrain.pipeline.params.params_file import GROUPS, load, read
+from posttrain.pipeline.params.params_file import load, read
 from posttrain.pipeline.params.seeds import SEED, SEED_MEANING
 from posttrain.pipeline.params.slots import PART
 from posttrain.pipeline.params.stage_table import STAGES, Settings, group_of, policies
@@ -54,7 +54,7 @@ from posttrain.settings.user_code import PATH as IMPORT_PATH
 from posttrain.tasks.task import TASKS
 from posttrain.text.templates import reads
 
-REWARD_OPTIONS = "options of the reward"
+TOP, REWARD_OPTIONS = "the top level", "options of the reward"
 BARE = re.compile(rf"(?<![\w.\"':]){IMPORT_PATH.pattern}(?![\w\"'])")
 """An import path without quotes."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -233,18 +233,10 @@ def _check_evaluation(settings: Settings, made: RunOutputs, errors: list[str]) -
     errors += made.unknown("evaluate.settings", load(EvaluateParams, "evaluate.settings"))
 
 
-def describe_params(section: str | None) -> str:
-    """Return every parameter of one section or of all, with type, default and description."""
-    if section is not None and section not in GROUPS:
-        raise ParamsError(what=f"no section '{section}'", where=PARAMS_FILE, fix=did_you_mean(section, list(GROUPS)))
-    blocks = [] if section else [["the top level", f"  {SEED}  int (default 0): {SEED_MEANING}"]]
-    blocks += [
-        [title, *_lines(model, "  ")]
-        for title, model in _described()
-        if section in (None, title.partition(".")[0])
-        or (title.startswith(REWARD_OPTIONS) and section in ("data", "online", "distill", "evaluate"))
-    ]
-    return "\n\n".join("\n".join(lines) for lines in blocks)
+def section_texts() -> dict[str, str]:
+    """Return every parameter of params.yaml with type, default and description, by title."""
+    top = f"  {SEED}  int (default 0): {SEED_MEANING}"
+    return {TOP: f"{TOP}\n{top}", **{title: "\n".join([title, *_lines(model, "  ")]) for title, model in _described()}}
 
 
 def _described() -> Iterator[tuple[str, type[BaseModel]]]:

@@ -63,6 +63,10 @@ def _values(action: Action) -> list[str]:
     """Return the possible values of an argument, as far as they can be listed."""
     if action.choices:
         return list(action.choices)
+    if action.metavar == "TOPIC":
+        from posttrain.pipeline.commands.params.stored import names
+
+        return names()
     from posttrain.pipeline.lock.graph import Pipeline
 
     try:

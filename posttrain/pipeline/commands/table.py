@@ -48,7 +48,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Occasion -> command -> what it does."""
 RENAMED: Final[Mapping[str, str]] = {
-    "algorithms": "params [NAME]",
+    "algorithms": "params [TOPIC]",
     "judge-agreement": "reward agreement",
     "merge": "repair merge",
     "report": "show report",

@@ -28,6 +28,7 @@ ASKED = {
     ("plan", "online@"): ["online@grpo"],
     ("preview", "two_step/ch"): ["two_step/chat"],
     ("completion", ""): ["bash", "zsh"],
+    ("params", "onl"): ["online", "online_dpo", "online_ipo"],
 }
 
 

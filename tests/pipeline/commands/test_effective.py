@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.pipeline.commands.params.describe import effective, named_run
+from posttrain.pipeline.commands.params import named_run
+from posttrain.pipeline.commands.params.describe import effective
 
 
 @pytest.mark.parametrize("name", ["online.runs.grpo", "online/grpo", "online@grpo"])

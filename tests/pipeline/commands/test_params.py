@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.pipeline.checks.params_schema import describe_params
 from posttrain.pipeline.commands import params as module
 from posttrain.pipeline.commands.line import Document, parse
-from posttrain.pipeline.commands.params.describe import describe, effective, named_run
+from posttrain.pipeline.commands.params import named_run
+from posttrain.pipeline.commands.params.describe import effective
+from posttrain.pipeline.commands.params.stored import algorithm_text, section_text
 from posttrain.pipeline.metrics.catalog import listed
 
 
@@ -26,8 +27,8 @@ def test_what_can_be_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     schema = said("--schema")
     assert isinstance(schema, Document) and json.loads(schema)["type"] == "object"
     assert said("metrics") == listed()
-    assert said("algorithms") == describe(None) and said("grpo") == describe("grpo")
-    assert said("sft") == describe_params("sft")
-    assert said().startswith(describe_params(None))
+    assert said("algorithms") == algorithm_text(None) and said("grpo") == algorithm_text("grpo")
+    assert said("sft") == section_text("sft")
+    assert said().startswith(section_text(None))
     found = named_run("sft/a")
     assert found and said("sft/a") == said("sft.runs.a") == effective(*found)

@@ -8,7 +8,8 @@ from docs.make import algorithms as page
 from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.errors import ParamsError
-from posttrain.pipeline.commands.params import describe
+from posttrain.pipeline.commands.params.describe import OTHERS
+from posttrain.pipeline.commands.params.stored import algorithm_text
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -26,22 +27,22 @@ def test_what_is_written_by_hand_stays() -> None:
     assert "stale" not in new
 
 
-@pytest.mark.parametrize("name", [*POLICY_ROWS, *PREFERENCE_ROWS, *(other[0] for other in describe.OTHERS)])
+@pytest.mark.parametrize("name", [*POLICY_ROWS, *PREFERENCE_ROWS, *(other[0] for other in OTHERS)])
 def test_every_objective_can_be_described(name: str) -> None:
-    text = describe.describe(name)
+    text = algorithm_text(name)
     assert text.startswith(f"{name}: ")
     assert "allow_unsupported" in text or "aggregation" in text or "margin" in text
 
 
 def test_only_options_that_a_row_reads_are_shown() -> None:
-    assert "lam =" in describe.describe("ppo")
-    assert "lam =" not in describe.describe("grpo")
-    assert "surrogate." not in describe.describe("rloo")
+    assert "lam =" in algorithm_text("ppo")
+    assert "lam =" not in algorithm_text("grpo")
+    assert "surrogate." not in algorithm_text("rloo")
 
 
 def test_an_unknown_name_has_a_suggestion() -> None:
     with pytest.raises(ParamsError, match="Did you mean 'gspo'"):
-        describe.describe("gsp")
+        algorithm_text("gsp")
 
 
 def test_the_laws_page_names_every_row_and_law() -> None:

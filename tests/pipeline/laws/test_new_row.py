@@ -11,7 +11,7 @@ from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig
 from posttrain.algorithms.preference import slic
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS, PreferenceConfig
 from posttrain.laws.cases import Shape
-from posttrain.pipeline.commands.params import describe
+from posttrain.pipeline.commands.params.describe import description
 from tests.library.laws.oracle_laws import LAWS
 from tests.library.laws.subjects import subjects
 
@@ -42,5 +42,5 @@ def test_a_row_added_here_is_held_against_the_laws(
     for seed in range(3):
         error = LAWS[law].check(subjects()[row.name](), Shape(seed))
         assert error is None or error <= LAWS[law].tolerance
-    assert row.formula in describe.describe(row.name)
+    assert row.formula in description()["algorithms"][row.name]
     assert f"`{row.name}`" in page.page("")

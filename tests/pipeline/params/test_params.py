@@ -13,7 +13,8 @@ from ruamel.yaml import YAML
 
 from posttrain.errors import ParamsError, excerpt
 from posttrain.pipeline.checks import params_schema
-from posttrain.pipeline.checks.params_schema import check_params, describe_params
+from posttrain.pipeline.checks.params_schema import check_params
+from posttrain.pipeline.commands.params.stored import section_text
 from posttrain.pipeline.params.params_file import GROUPS
 from posttrain.pipeline.params.slots import slots
 from posttrain.pipeline.params.stage_table import STAGES, Evaluated, Stage, curve_runs, evaluated
@@ -697,7 +698,7 @@ def test_the_inputs_of_a_run_are_dependencies_in_dvc_yaml_and_must_be_given() ->
 
 def test_every_parameter_is_explained() -> None:
     for section in GROUPS:
-        lines = [line for line in describe_params(section).splitlines() if line.startswith("  ")]
+        lines = [line for line in section_text(section).splitlines() if line.startswith("  ")]
         assert lines, section
         bare = [line for line in lines if not line.split("  ", 3)[-1].strip() or line.rstrip().endswith("=")]
         assert not bare, bare

@@ -15,7 +15,7 @@ from posttrain.algorithms.policy_config import PolicyConfig
 from posttrain.algorithms.preference_loss import LOSSES
 from posttrain.errors import ParamsError, PluginError
 from posttrain.pipeline.checks.editor_schema import editor_schema
-from posttrain.pipeline.checks.params_schema import describe_params
+from posttrain.pipeline.commands.params.stored import section_text
 from posttrain.pipeline.runs.typed import settings_of
 from posttrain.rewards.catalog import REWARDS, term
 from posttrain.sampling.engines import EngineName
@@ -68,7 +68,7 @@ def test_a_broken_plugin_names_its_distribution(
     said = "plugin 'shout' of posttrain.tasks: the package broken-tasks 2.5 is broken: "
     assert str(caught.value).startswith(said) and caught.value.code == "plugin"
     assert load_task("two_step") and "shout" not in dict(usable(TASKS)) and "two_step" in dict(usable(TASKS))
-    assert "data.tasks.NAME with task two_step" in describe_params("data")
+    assert "data.tasks.NAME with task two_step" in section_text("data")
 
 
 def test_two_plugins_with_one_name_are_an_error_of_this_name_alone(
@@ -144,7 +144,7 @@ def test_an_engine_and_an_evaluator_of_plugins_are_named_in_settings(
     with pytest.raises(ValueError, match=r"'mime' is unknown\. Did you mean 'mine'"):
         engine.validate_python("mime")
     run = settings_of("evaluate.lm_eval", {"policy": "sft/main", "evaluator": "mine", "hard": 4}, "evaluate.lm_eval.a")
-    assert run.hard == 4 and "evaluate.lm_eval.NAME with evaluator mine" in describe_params("evaluate")
+    assert run.hard == 4 and "evaluate.lm_eval.NAME with evaluator mine" in section_text("evaluate")
     with pytest.raises(ParamsError, match=r"evaluate\.lm_eval\.a\.harder: unknown key"):
         settings_of("evaluate.lm_eval", {"policy": "sft/main", "evaluator": "mine", "harder": 4}, "evaluate.lm_eval.a")
     assert '"hard"' in editor_schema()

@@ -1,4 +1,4 @@
-"""The output of `posttrain params [NAME]` for algorithms, and for the settings of a run."""
+"""The description of all settings that `posttrain params` prints, and the settings of a run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
-from posttrain.errors import ParamsError, PosttrainError
+from posttrain.errors import PosttrainError
 from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.sampled.best import SampledBestConfig
 from posttrain.online.sampled.pairs import SampledPairConfig
 from posttrain.pipeline.checks.meta_models import rate_of
+from posttrain.pipeline.checks.params_schema import section_texts
+from posttrain.pipeline.commands.params.stored import Stored, plugins
 from posttrain.pipeline.params.params_file import at, read
-from posttrain.pipeline.params.stage_table import STAGES, group_of
 from posttrain.pipeline.runs.typed import load_settings
 from posttrain.settings.choices import choices_of
-from posttrain.settings.params import Params, did_you_mean
+from posttrain.settings.params import Params
 from posttrain.settings.plain import flattened
 
 COSTS: Mapping[str, str] = {
@@ -94,20 +95,19 @@ OTHERS: tuple[tuple[str, str, str, type[Params]], ...] = (
 """Objectives that are not presets in a table: name, paper, formula, settings."""
 
 
-def describe(name: str | None = None) -> str:
-    """Return all presets, one line each, or one preset in full."""
-    if name is None:
-        return "\n".join(_overview())
-    for family in FAMILIES:
-        if name in family.rows:
-            return "\n".join(_in_full(family, family.rows[name]))
-    for other, paper, formula, model in OTHERS:
-        if other == name:
-            return "\n".join(
-                [f"{name}: {paper}", f"  {formula}", "settings", *_setting_lines(model.model_validate({}))]
-            )
-    known = sorted([*(row for family in FAMILIES for row in family.rows), *(other[0] for other in OTHERS)])
-    raise ParamsError(what=f"no algorithm '{name}'", where="algorithms", fix=did_you_mean(name, known))
+def description() -> Stored:
+    """Return the description of all settings, from their classes."""
+    presets = {name: "\n".join(_in_full(family, row)) for family in FAMILIES for name, row in family.rows.items()}
+    for name, paper, formula, model in OTHERS:
+        presets[name] = "\n".join(
+            [f"{name}: {paper}", f"  {formula}", "settings", *_setting_lines(model.model_validate({}))]
+        )
+    return {
+        "plugins": plugins(),
+        "sections": section_texts(),
+        "overview": "\n".join(_overview()),
+        "algorithms": presets,
+    }
 
 
 def _overview() -> Iterator[str]:
@@ -163,19 +163,6 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(shown(item) for item in value)}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def named_run(name: str) -> tuple[str, str] | None:
-    """Return group and name of a run given as online.runs.grpo, online/grpo or online@grpo; None for anything else."""
-    try:
-        settings = read()
-    except PosttrainError:  # without a project there are still sections and algorithms
-        return None
-    for stage in STAGES:
-        for run in () if stage.shares_settings else group_of(settings, stage.group):
-            if name in (f"{stage.group}.{run}", stage.output(run), f"{stage.name}@{run}"):
-                return stage.group, run
-    return None
 
 
 def _default_rate(group: str, run: str) -> str:
