@@ -32,8 +32,8 @@ def make() -> str:
 
     url = webhook()
     if not url:
-        fix = f"Set {VARIABLE} to the webhook's address. The server keeps it as a secret block, {BLOCK}"
-        raise PipelineError(what="there is no webhook", where=VARIABLE, fix=fix)
+        fix = f"Set {VARIABLE} to the webhook's address. The server stores it as the secret block {BLOCK}"
+        raise PipelineError(what="no webhook is set", where=VARIABLE, fix=fix)
     settings: Any = {"method": "POST", "url": url, "headers": {"Content-Type": "application/json"}}
     block_id = Webhook(**settings).save(BLOCK, overwrite=True)
     trigger: Any = EventTrigger(

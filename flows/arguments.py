@@ -59,5 +59,5 @@ def check_schedule(cron: str | None, rrule: str | None) -> None:
     try:
         RRuleSchedule(rrule=rrule or "FREQ=DAILY")
     except ValueError as error:
-        fix = "Write one like 'FREQ=WEEKLY;BYDAY=MO;BYHOUR=3;BYMINUTE=0'"
+        fix = "Use e.g. 'FREQ=WEEKLY;BYDAY=MO;BYHOUR=3;BYMINUTE=0'"
         raise ParamsError(what=f"'{rrule}' is not a schedule", where="--rrule", fix=fix) from error

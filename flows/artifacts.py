@@ -76,9 +76,7 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     timings = ""
     with contextlib.suppress(PipelineError):  # stages that ran on other hosts have no timings here
         timings = f"```\n{timings_table(root / FOLDER, [stage.name for stage in stages])}\n```"
-    create_markdown_artifact(
-        escaped(timings) or _NONE, key="timings", description="How long each part of each stage took"
-    )
+    create_markdown_artifact(escaped(timings) or _NONE, key="timings", description="Time of each part of each stage")
     if failed:  # the page under report/ is that of an earlier run
         print(_posttrain(root, "show", "report"), end="", flush=True)
     create_markdown_artifact(_shown_results(root, page), key="results", description="The table of the report's page")
@@ -112,7 +110,7 @@ def publish_sweep(root: Path, name: str, measured: Sequence[str]) -> None:
         safe_rows(rows), key="sweep", description=escaped(f"{write_page(name, measured)} (in {root})")
     )
     text = f"```\n{compared}\n```" if compared else _NONE
-    create_markdown_artifact(escaped(text), key="comparison", description=f"What `posttrain compare {name}` says")
+    create_markdown_artifact(escaped(text), key="comparison", description=f"Output of `posttrain compare {name}`")
 
 
 def safe_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -52,7 +52,7 @@ class FolderWatcher:
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
-            raise PipelineError(what="folder not found", where=str(folder), fix="Create it, or name another one")
+            raise PipelineError(what="folder not found", where=str(folder), fix="Create it, or choose another folder")
         self.folder = folder
         self._reported = self._last = take_snapshot(folder)
 

@@ -33,9 +33,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="run an experiment with this setting of params.yaml; with --sweep VALUE,VALUE",
     )
-    command.add_argument(
-        "--sweep", metavar="NAME", help="run a sweep: the file sweeps/NAME.yaml, or the values that -S gives"
-    )
+    command.add_argument("--sweep", metavar="NAME", help="run a sweep: the file sweeps/NAME.yaml, or the values of -S")
     command.add_argument("--seeds", type=arguments.counts, default=[], metavar="N,N", help="with --sweep: its seeds")
     command.add_argument("--jobs", type=arguments.count, metavar="N", help="with --sweep: run N experiments at once")
     command.add_argument(
@@ -57,7 +55,7 @@ def deployed(options: argparse.Namespace) -> Deployed:
     if options.sweep is None:
         for name in ("seeds", "jobs"):
             if getattr(options, name):
-                raise ParamsError(what=f"--{name} is read with --sweep only", where="deploy", fix="Add --sweep NAME")
+                raise ParamsError(what=f"--{name} needs --sweep", where="deploy", fix="Add --sweep NAME")
         settings = _once(_setting(word) for word in options.set)
         if settings:
             check_trials([Trial(options.name, settings)], "deploy")
@@ -79,7 +77,7 @@ def checked_name(name: str) -> str:
     """Return the name of a deployment. Prefect's addresses contain it, so some characters are rejected."""
     if not name.strip() or any(letter in name for letter in "/%&><"):
         fix = "Use letters, digits, - and _, e.g. --name nightly"
-        raise ParamsError(what=f"'{name}' is not a name of a deployment", where="--name", fix=fix)
+        raise ParamsError(what=f"'{name}' is not a valid name for a deployment", where="--name", fix=fix)
     return name
 
 

@@ -25,10 +25,13 @@ def check(entries: Mapping[str, str]) -> None:
         kind, _, stored = source.partition("/")
         if not _NAME.fullmatch(name) or kind not in ("secret", "variable") or not stored:
             fix = "Write NAME=secret/BLOCK or NAME=variable/VARIABLE, e.g. OPENAI_API_KEY=secret/judge"
-            raise ParamsError(what=f"'{name}={source}' names no value", where=_WHERE, fix=fix)
+            raise ParamsError(what=f"'{name}={source}' does not refer to a stored value", where=_WHERE, fix=fix)
         if kind == "secret" and not is_secret(name, ""):
-            fix = "Use a name that ends with _KEY, _TOKEN, _SECRET or _PASSWORD, whose value logs hide"
-            raise ParamsError(what=f"'{name}' does not look like a secret", where=_WHERE, fix=fix)
+            fix = (
+                "Use a name that ends with _KEY, _TOKEN, _SECRET or _PASSWORD, because logs hide the values of such "
+                "names"
+            )
+            raise ParamsError(what=f"'{name}' is not a name for a secret", where=_WHERE, fix=fix)
 
 
 def load(entries: Mapping[str, str]) -> None:
@@ -53,5 +56,5 @@ def _value(name: str, kind: str, stored: str) -> str:
     if found is None:
         what = f"Prefect's server has no {kind} '{stored}'"
         page = "Variables" if kind == "variable" else "Blocks, as a block of type Secret"
-        raise PipelineError(what=what, where=f"env: {name}", fix=f"Make it on its page {page}")
+        raise PipelineError(what=what, where=f"env: {name}", fix=f"Create it at {page}")
     return found if isinstance(found, str) else str(found)

@@ -66,7 +66,9 @@ def find_root(start: Path) -> Path:
     for folder in (start, *start.parents):
         if (folder / ".dvc").is_dir():
             return folder
-    raise PipelineError(what="no DVC project here or above", where=str(start), fix="Run in the project's root folder")
+    raise PipelineError(
+        what="no DVC project in this folder or above", where=str(start), fix="Run in the project's root folder"
+    )
 
 
 def is_posttrain_pipeline(root: Path) -> bool:
@@ -262,7 +264,7 @@ def needs_of(name: str, meta: Any) -> Needs:
         return Needs()
     where = f"{ROOT_FILE}, meta of '{name}'"
     if not isinstance(meta, dict):
-        raise PipelineError(what="not a mapping", where=where, fix="Write keys with values")
+        raise PipelineError(what="not a mapping", where=where, fix="Write it as keys with values")
     known = list(Needs.model_fields)
     for key in set(map(str, meta)) - set(known):
         hint = did_you_mean(key, known)

@@ -80,8 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
     if executor == "workers" and selection == "all":
-        what = "hosts take every result that the remote's run cache has, so they would run nothing again"
-        fix = "Leave --force out, or run without --workers"
+        what = "hosts use all results in the remote's run cache, so --force would not run them again"
+        fix = "Remove --force or --workers"
         raise PipelineError(what=what, where="--workers --force", fix=fix)
     root = find_root(Path.cwd())
     home = server.prepare(root)

@@ -82,7 +82,7 @@ def find(home: Path) -> str | None:
     configured = os.environ.get("PREFECT_API_URL")
     if configured:
         if _is_local(configured) and not answers(configured):
-            fix = "Start it, or unset PREFECT_API_URL: the flow then runs its own"
+            fix = "Start it, or unset PREFECT_API_URL so that the flow starts a server"
             raise PipelineError(what=f"no server answers at {configured}", where="PREFECT_API_URL", fix=fix)
         return configured
     try:
@@ -112,7 +112,7 @@ def login(home: Path) -> str:
         finally:
             fresh.unlink(missing_ok=True)
     if file.stat().st_mode & 0o077:
-        fix = f"Delete it, so that a new one is created, or if you trust all users of this host: chmod 600 {file}"
+        fix = f"Delete it to get a new login. If you trust all users of this host, run `chmod 600 {file}`"
         raise PipelineError(what="other users can read this login", where=str(file), fix=fix)
     return file.read_text(encoding="utf-8").strip()
 
@@ -126,8 +126,10 @@ def attach(home: Path, url: str) -> None:
         os.environ[AUTH] = login(home)
     token = base64.b64encode(os.environ.get(AUTH, "").encode()).decode()
     if _status(f"{url.rstrip('/')}/admin/version", {"Authorization": f"Basic {token}"}, 30.0) == 401:
-        fix = f"Set {AUTH} to what `posttrain server` printed there, or copy its .prefect/login to {home}/login"
-        raise PipelineError(what=f"the server at {url} refuses the login", where=AUTH, fix=fix)
+        fix = (
+            f"Set {AUTH} to the login that `posttrain server` printed there, or copy its .prefect/login to {home}/login"
+        )
+        raise PipelineError(what=f"the server at {url} rejects the login", where=AUTH, fix=fix)
 
 
 def _is_local(url: str) -> bool:
@@ -161,7 +163,7 @@ class Lock:
             except BlockingIOError as error:
                 if time.monotonic() > until:
                     what = f"another server of this folder has been starting for {START_TIMEOUT:.0f} s"
-                    fix = f"End it, or read the newest log in {file.parent / 'servers'}"
+                    fix = f"Stop it, or read the newest log in {file.parent / 'servers'}"
                     raise PipelineError(what=what, where=str(file), fix=fix) from error
                 time.sleep(_LOCK_POLL)
 
@@ -347,7 +349,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep-days",
         type=int,
         metavar="N",
-        help=f"delete runs from its pages after N days, 0: never; default: {KEEP}, or {KEEP_DAYS}",
+        help=f"delete runs from the server after N days; 0: never; default: {KEEP}, or {KEEP_DAYS}",
     )
     parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)

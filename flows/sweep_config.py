@@ -114,8 +114,8 @@ def check_sweep(data: Mapping[str, Any], place: str) -> Sweep:
 def checked_sweep_name(name: str) -> str:
     """Return a name that can start experiment names (SWEEP-SETTINGS). With a '-' it could match another sweep's."""
     if not NAME.fullmatch(name):
-        fix = "Use letters, digits and '_', also for file names under sweeps/"
-        raise PipelineError(what=f"'{name}' cannot name a sweep", where="sweep", fix=fix)
+        fix = "Use letters, digits and '_', and the same for file names under sweeps/"
+        raise PipelineError(what=f"'{name}' is not a valid name for a sweep", where="sweep", fix=fix)
     return name
 
 

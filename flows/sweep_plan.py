@@ -81,7 +81,9 @@ def check_free(root: Path, name: str) -> None:
         what, fix = f"'{name}' is the name of a policy in {PARAMS_FILE}", "Choose another name"
         raise PipelineError(what=what, where="sweep", fix=fix)
     if git_or_none("rev-parse", "--verify", "--quiet", "--end-of-options", name) is not None:
-        raise PipelineError(what=f"git has a branch, tag or commit '{name}'", where="sweep", fix="Choose another name")
+        raise PipelineError(
+            what=f"git already has a branch, tag or commit '{name}'", where="sweep", fix="Choose another name"
+        )
 
 
 def _to_run(root: Path, sweep: Sweep) -> tuple[list[Stage], list[str], list[str]]:

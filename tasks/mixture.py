@@ -26,9 +26,11 @@ class Part(Params):
     model_config = ConfigDict(extra="allow")
 
     task: str = Field(description="a task that generates tables")
-    weight: float = Field(1.0, gt=0, description="its share of a split's rows is its weight among those of the split")
+    weight: float = Field(
+        1.0, gt=0, description="its share of a split's rows: its weight divided by the sum of the weights in the split"
+    )
     splits: list[Split] = Field(
-        ["train", "heldout", "test"], min_length=1, description="where its rows are; [test]: it is never trained on"
+        ["train", "heldout", "test"], min_length=1, description="the splits of its rows; [test]: never trained on"
     )
 
     @property
@@ -40,7 +42,7 @@ class Part(Params):
 class MixtureParams(Counts):
     """What is mixed, and how many rows there are in all."""
 
-    seed: int = Field(0, ge=0, description="decides the order of rows")
+    seed: int = Field(0, ge=0, description="seed of the order of rows")
     parts: dict[str, Part] = Field(min_length=1, description="name -> {task, weight, splits, and the task's own keys}")
 
     @field_validator("parts")
@@ -96,8 +98,10 @@ def _mixed(
         frame = tables[name][kind].filter(split=split).head(rows) if kind in tables[name] else None
         if frame is None or frame.height < rows:
             available = 0 if frame is None else frame.height
-            what = f"parts.{name} has {available} rows of `{kind}` in the split {split}, and its share is {rows}"
-            raise ParamsError(what=what, where=HOST.settings_file, fix="Generate more rows of it, or lower the total")
+            what = f"parts.{name} has {available} rows of `{kind}` in the split {split}, but its share is {rows}"
+            raise ParamsError(
+                what=what, where=HOST.settings_file, fix="Generate more rows of this part, or lower the total"
+            )
         frames.append(frame)
     found = pl.concat(frames).unique("id", keep="first", maintain_order=True)
     order = list(range(found.height))

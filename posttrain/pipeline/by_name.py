@@ -72,8 +72,8 @@ def flow(name: str) -> ModuleType:
 def run_flow(module: ModuleType, arguments: Namespace) -> NoReturn:
     """Run a module of the flows with its arguments, and exit with its exit code."""
     if arguments.json:
-        fix = "Leave it out: metrics/ and records/ have the results as JSON"
-        raise ParamsError(what="a flow prints no document", where="--json", fix=fix)
+        fix = "Remove it: metrics/ and records/ contain the results as JSON"
+        raise ParamsError(what="a flow does not print JSON", where="--json", fix=fix)
     raise SystemExit(module.run(arguments))
 
 

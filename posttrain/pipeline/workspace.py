@@ -12,7 +12,7 @@ from posttrain.files import is_outside
 from posttrain.locks import hold, remove_unlocked
 
 PARAMS_FILE = "params.yaml"
-VERIFY: Final = "Run `posttrain repair verify`, which finds and removes what is damaged, then `dvc repro`"
+VERIFY: Final = "Run `posttrain repair verify`, which removes damaged files, then `dvc repro`"
 ROOT_VARIABLE = "POSTTRAIN_ROOT"
 """The variable with the main workspace, which a sweep sets for its experiments. `dvc exp run` sets DVC_ROOT to a
 clone."""

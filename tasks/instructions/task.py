@@ -25,7 +25,7 @@ class InstructionsParams(Counts):
     """How many instructions a prompt has, and how many prompts there are."""
 
     seed: int = Field(0, ge=0, description="draws the prompts")
-    most: int = Field(3, ge=1, le=4, description="the most instructions of a prompt")
+    most: int = Field(3, ge=1, le=4, description="maximum number of instructions in a prompt")
 
 
 def _tables(params: InstructionsParams) -> dict[Kind, pl.DataFrame]:

@@ -31,7 +31,9 @@ class GuessParams(TurnsParams):
     """The range of the numbers."""
 
     largest: int = Field(150, ge=16, le=999, description="the largest number of all problems")
-    width: int = Field(12, ge=4, le=15, description="numbers that a secret may be; halving finds each within 4 guesses")
+    width: int = Field(
+        12, ge=4, le=15, description="how many numbers a secret can be; halving finds any of them within 4 guesses"
+    )
 
 
 def _draw(rng: random.Random, params: GuessParams) -> Problem:

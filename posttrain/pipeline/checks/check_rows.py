@@ -73,7 +73,7 @@ def check_rows() -> str:
     errors += called
     if errors:
         listed = "\n  ".join(dict.fromkeys(errors))
-        what = f"the first {FIRST} rows of a file, or a call of an own reward, are wrong, and nothing was run"
+        what = f"the first {FIRST} rows of a file or a call of your own reward have errors; nothing was run"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Fix these:\n  {listed}")
     return "\n".join([*notes, *_unused_test_files(settings, tables, found), *_leaks(settings, tables), *more])
 

@@ -74,7 +74,7 @@ def config_source(model: str, settings: Settings) -> Any:
         return settings_of(group, at(settings, f"{group}.{run}"), f"{group}.{run}")
     if not chain:
         raise ModelError(
-            what="no config.json there", where=model, fix="Give a folder with one, or a run of params.yaml"
+            what="no config.json there", where=model, fix="Give a folder with a config.json, or a run of params.yaml"
         )
     if _has_config(model_path(root)) and stage_of(settings, root) not in lock:  # its stage was run without DVC
         return model_path(root)

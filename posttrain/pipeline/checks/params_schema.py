@@ -169,7 +169,9 @@ def _collected(errors: list[str]) -> Iterator[None]:
 def _check_name(name: object, group: str) -> None:
     if not isinstance(name, str) or not re.fullmatch(PART, name) or name == NONE:
         fix = "Use up to 100 letters, digits, '-' and '_', beginning with a letter or digit"
-        raise ParamsError(what=f"{group}: {excerpt(name, 100)} cannot name a run", where=PARAMS_FILE, fix=fix)
+        raise ParamsError(
+            what=f"{group}: {excerpt(name, 100)} is not a valid name for a run", where=PARAMS_FILE, fix=fix
+        )
 
 
 def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:

@@ -48,11 +48,11 @@ def run(arguments: Namespace) -> str:
     if arguments.tokens:
         return _tokens(arguments)
     if arguments.names and arguments.table:
-        fix = "Remove it, or the names: then all policies of that table are compared"
-        raise ParamsError(what="--table is read only without names", where="compare --table", fix=fix)
+        fix = "Remove --table, or remove the names to compare all policies of that table"
+        raise ParamsError(what="--table cannot be used with names", where="compare --table", fix=fix)
     if len(arguments.against) > 1 and not arguments.factor:
-        fix = "Give one. With --factor there can be one for each factor"
-        raise ParamsError(what="--against is given twice", where="compare --against", fix=fix)
+        fix = "Give one baseline. With --factor you can give one for each factor"
+        raise ParamsError(what="--against was given twice", where="compare --against", fix=fix)
     page = target(arguments.to, "compare --to", ".html") if arguments.to else None
     from posttrain.pipeline.compare.comparison import compare
     from posttrain.pipeline.compare.guards import by_metric, without_value

@@ -31,8 +31,10 @@ NAMES = ("NAME", "POLICY", "RUN", "WHAT")
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the argument: a shell."""
-    parser.add_argument("shell", choices=list(SCRIPTS), help="whose script is printed")
-    parser.add_argument("words", nargs=REMAINDER, metavar="[WORD]", help="what is completed: the script gives them")
+    parser.add_argument("shell", choices=list(SCRIPTS), help="print the script for this shell")
+    parser.add_argument(
+        "words", nargs=REMAINDER, metavar="[WORD]", help="the words to complete; the script passes them"
+    )
 
 
 def run(arguments: Namespace) -> str:

@@ -23,7 +23,7 @@ DOES = {name: does for group in COMMANDS.values() for name, does in group.items(
 def parse(words: Sequence[str]) -> Namespace:
     """Parse a command line. Only the module of its command is imported."""
     if words and words[0] in RENAMED:
-        fix = f"It is `posttrain {RENAMED[words[0]]}` now"
+        fix = f"Use `posttrain {RENAMED[words[0]]}`"
         raise ParamsError(what=f"'{words[0]}' was renamed", where="posttrain", fix=fix)
     named = words[0] if words and (words[0] in DOES or words[0] in _plugins()) else None
     if words and named is None and not words[0].startswith("-"):

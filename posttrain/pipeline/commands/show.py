@@ -26,20 +26,22 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the argument: what to show. Default: the results."""
     actions = add_actions(parser, "results")
     parser.set_defaults(against=None, markdown=False)
-    does = "show every setting with its metrics, the best first, or why it has none"
+    does = "show every setting with its metrics, best first, or why it has no metrics"
     results = add_action(actions, "show", "results", does, "--json")
     results.epilog = f"{results.epilog}\n{FIGURES}"
     base = "a setting, or one of its policies; default: the reference of evaluate.settings. For experiments: compare"
     results.add_argument("--against", metavar="NAME", help=base)
     markdown = "print the table in Markdown, for a pull request or a README"
     results.add_argument("--markdown", action="store_true", help=markdown)
-    does = "write a page of the current results to logs/report.html, also when a run has failed"
+    does = "write a page of the current results to logs/report.html, even if a run has failed"
     report = add_action(actions, "show", "report", does, "--to page.html")
-    about = "another file, e.g. to send; it has commit, date, machine, seeds and times; default: logs/report.html"
+    about = (
+        "another file, e.g. to send; the page shows commit, date, machine, seeds and times; default: logs/report.html"
+    )
     report.add_argument("--to", metavar="FILE", help=about)
     add_plugins(actions, "show")
     add_action(actions, "show", "timings", "show what each stage spent its time on in its last run")
-    does = "show the lengths of a table's rows in a model's tokens"
+    does = "show how long a table's rows are, in tokens of a model"
     tokens = add_action(actions, "show", "tokens", does, "mine/chat base/start")
     tokens.add_argument("table", metavar="TABLE", help="e.g. mine/chat for data/mine/chat.parquet")
     model = "a folder under models/, e.g. base/start, or any folder with a tokenizer"

@@ -44,8 +44,11 @@ def of_experiment(experiment: Experiment, policy: str) -> Belonging:
             return Belonging(unverified=(run.stage,))
         if wrong := reasons.of_run(run.stage):
             more = f"; and {len(wrong) - MOST} more" if len(wrong) > MOST else ""
-            what = f"its evaluation of {policy} does not belong to its settings: {'; '.join(wrong[:MOST])}{more}"
-            fix = f"Evaluate it there: {experiment.checkout}, `posttrain repair`, `dvc repro`, commit. Or leave it out"
+            what = f"its evaluation of {policy} does not match the commit's settings: {'; '.join(wrong[:MOST])}{more}"
+            fix = (
+                f"Run {experiment.checkout}, `posttrain repair` and `dvc repro`, and commit. Or leave this experiment "
+                "out"
+            )
             raise DataError(what=what, where=experiment.name, fix=fix)
         return _known(reasons, run.stage)
 

@@ -154,7 +154,7 @@ def _pairs(labels: Sequence[str], settings: Sequence[Setting], against: str | No
     if base is None:
         near = nearest(against, sorted(set().union(*names)))
         meant = f"Did you mean '{near}'? " if near else ""
-        fix = f"{meant}The settings: {joined(list(labels))}. The name of a training is its setting too"
+        fix = f"{meant}The settings are {joined(list(labels))}. The name of one of their trainings works too"
         raise PipelineError(what=f"'{against}' is not one of the compared settings", where="--against", fix=fix)
     return [(nth, base) for nth in range(len(labels)) if nth != base]
 

@@ -157,9 +157,10 @@ def check_same_prompts(found: list[EvaluatedPolicy]) -> None:
         if policy.prompts != found[0].prompts:
             shared = len(set(policy.prompts) & set(found[0].prompts))
             raise DataError(
-                what=f"{policy.name} and {found[0].name} were evaluated on different prompts ({shared} are the same)",
+                what=f"{policy.name} and {found[0].name} were evaluated on different prompts ({shared} in common)",
                 where=f"results/{policy.policy}",
-                fix="Compare policies with the same data and evaluate.settings, or one task of lm-eval: --task",
+                fix="Compare policies that have the same data and evaluate.settings, or choose one lm-eval task with "
+                "--task",
             )
 
 

@@ -118,7 +118,7 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
             if path == optional[1]:
                 continue
             reason = shortened(str(error), 300)
-            fix = "If it was run elsewhere: dvc exp pull, dvc pull"
+            fix = "If it ran on another machine, use `dvc exp pull` and `dvc pull`"
             raise DataError(what=f"{path} is missing ({reason})", where=experiment.name, fix=fix) from error
     return into
 

@@ -168,7 +168,7 @@ def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settin
     if len(labels) == 1:
         return next(iter(labels))
     if len(flat_settings) == 1:
-        fix = f"Say which policy to compare: --policy, one of {', '.join(labels)}"
+        fix = f"Choose one with --policy: {', '.join(labels)}"
         raise PipelineError(what="the experiment has several policies", where="compare", fix=fix)
     keys = differing(flat_settings) or [
         key for key in flat_settings[0] if len({flat.get(key) for flat in flat_settings}) > 1

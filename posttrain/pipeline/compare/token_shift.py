@@ -78,15 +78,15 @@ RANKS: Final = ("unshifted", "marginal", "shifted")
 def token_shift(names: Sequence[str]) -> TokenShift:
     """Return the ranks that the second policy gives to the first one's tokens."""
     if len(names) != 2:
-        fix = "Name the policy whose answers are read, then the one that ranks their tokens, e.g. grpo sft"
-        raise PipelineError(what=f"{len(names)} policies are named, not two", where="compare --tokens", fix=fix)
+        fix = "Give first the policy whose answers are read, then the policy that ranks their tokens, e.g. grpo sft"
+        raise PipelineError(what=f"expected two policies, not {len(names)}", where="compare --tokens", fix=fix)
     (first, asked), (second, ranking) = ((name, _settings(name)) for name in names)
     rows = _answers(first)
     folder = needed_model(ranking[0], second)
     text, runtime = load_text(folder, ranking[1].date, ranking[1].template), Runtime(ranking[1].device)
     if text.tokenizer.get_vocab() != load_tokenizer(needed_model(asked[0], first)).get_vocab():
-        fix = "Name two policies with one tokenizer, e.g. a model and the one that it was trained from"
-        raise DataError(what=f"{first} and {second} have other tokens", where="compare --tokens", fix=fix)
+        fix = "Choose two policies with the same tokenizer, e.g. a model and its start model"
+        raise DataError(what=f"{first} and {second} have different tokenizers", where="compare --tokens", fix=fix)
     table = read_table(table_path(asked[1].data), "prompts").filter(pl.col("id").is_in(rows["prompt_id"].implode()))
     prompts = prompts_of(table.iter_rows(named=True))
     encoded = encode_in_context(text, prompts, ranking[1].context, f"the context of {second}")
@@ -136,8 +136,8 @@ def _answers(name: str) -> pl.DataFrame:
     file = Path("results") / name / "rollouts.parquet"
     rows = read_results(file, name).filter(pl.col("greedy") & pl.col("completion_ids").is_not_null())
     if rows.is_empty():
-        fix = "Evaluate it by samples of prompts, with completions: full"
-        raise DataError(what="no greedy answer is stored with its tokens", where=str(file), fix=fix)
+        fix = "Evaluate it by samples, with completions: full"
+        raise DataError(what="no greedy answers with tokens are stored", where=str(file), fix=fix)
     return rows
 
 

@@ -47,7 +47,7 @@ def explain(what: str) -> list[Node]:
     """Return one tree for the question. A bare number gives one tree for each metric with that value."""
     figures, lineage = Figures(), Lineage()
     if not figures.lock:
-        raise PipelineError(what="no run is recorded", where=LOCK, fix="Run the pipeline first: dvc repro")
+        raise PipelineError(what="no run has been recorded", where=LOCK, fix="Run the pipeline first: dvc repro")
     if place_of(what):
         return [explain_place(what, figures, lineage)]
     if (figure := figures.named(what)) is not None:

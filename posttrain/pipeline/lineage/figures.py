@@ -163,11 +163,9 @@ class Figures:
             return DataError(what="it has no results yet", where=f"'{what}'", fix=fix)
         near = did_you_mean(what, list(self.recorded))
         known = "Give a name (grpo.score), a number (0.922), the id of a row, or FILE:LINE"
-        listed = (
-            f"There are numbers of {', '.join(owners)}." if owners else "No stage has written numbers yet: dvc repro."
-        )
+        listed = f"Numbers exist for {', '.join(owners)}." if owners else "No stage has written numbers yet: dvc repro."
         fix = f"{near if near.endswith('?') else listed} {known}"
-        return DataError(what="no figure, row or file has this name", where=f"'{what}'", fix=fix)
+        return DataError(what="no metric, row or file has this name", where=f"'{what}'", fix=fix)
 
     def _makers(self) -> dict[str, tuple[str, str]]:
         """Return run or policy in params.yaml -> the owner of its numbers, and the stage that writes them."""

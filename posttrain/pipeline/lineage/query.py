@@ -101,10 +101,12 @@ def parse_query(row: str) -> Query:
     if place := place_of(row):
         texts = texts_of([_source_row(*place)])
         if not texts:
-            raise DataError(what="the row has no text to search for", where=row, fix="Give its id, or a text of it")
+            raise DataError(
+                what="the row has no text to search for", where=row, fix="Give its id, or a part of its text"
+            )
         return Query(texts=texts, encodings=source_encodings())
     if len(row.strip()) < SHORTEST:
-        fix = f"Give an id, FILE:LINE, or a text of at least {SHORTEST} characters"
+        fix = f"Give an id, FILE:LINE, or at least {SHORTEST} characters of the row's text"
         raise DataError(what="the text is too short", where=f"'{row}'", fix=fix)
     return Query(texts=(row.strip()[:LONGEST],), encodings=source_encodings())
 

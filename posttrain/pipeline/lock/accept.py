@@ -34,7 +34,7 @@ def accept(targets: Sequence[str], reason: str) -> str:
             _check(name, changed.get(name, []))
             if wrong := RunRecords().contradictions(name, recorded[name]):
                 fix = "Run `posttrain repair`, then `dvc repro`"
-                raise PipelineError(what=f"dvc.lock does not say what ran: {'; '.join(wrong)}", where=name, fix=fix)
+                raise PipelineError(what=f"dvc.lock does not match the run: {'; '.join(wrong)}", where=name, fix=fix)
         lines = []
         for name in names:
             words = code_changes(name, read_code(code_path(name)))
@@ -70,18 +70,18 @@ def _check(name: str, reasons: Sequence[Any]) -> None:
         if path != code or kind != "changed deps"
     ]
     if other:
-        what = f"more than its code changed: {', '.join(other)}"
-        raise PipelineError(what=what, where=name, fix="Run it: `dvc repro`; only a change of code can be accepted")
+        what = f"something other than its code changed: {', '.join(other)}"
+        raise PipelineError(what=what, where=name, fix="Run `dvc repro`; only code changes can be accepted")
     old, new = accepted_code(read_record(record_path(name))), read_code(Path(code))
     if old is None or new is None:
-        what = "its record does not name the code that made it"
-        raise PipelineError(what=what, where=str(record_path(name)), fix="Run it: `dvc repro`")
+        what = "its record does not list the code that made the results"
+        raise PipelineError(what=what, where=str(record_path(name)), fix="Run `dvc repro`")
     before, after = old.get("settings", {}), new.get("settings", {})
     if keys := sorted(key for key in before.keys() | after.keys() if key != SEED and before.get(key) != after.get(key)):
         changed = ", ".join(f"{key} {before.get(key, 'not set')} -> {after.get(key, 'not set')}" for key in keys)
         what, fix = (
-            f"more than its code changed: {changed}",
-            "Run it: `dvc repro`; only a change of code can be accepted",
+            f"something other than its code changed: {changed}",
+            "Run `dvc repro`; only code changes can be accepted",
         )
         raise PipelineError(what=what, where=name, fix=fix)
 

@@ -38,17 +38,19 @@ def require_artifact(name: str, path: str) -> None:
         return
     where = f"{DVC_YAML}: artifacts.{name}"
     if entry is not None:
-        fix = f"Write path: {path} there, commit {DVC_YAML}, and run this again"
-        raise PipelineError(what=f"it is not {path}, so `dvc artifacts get` would find another", where=where, fix=fix)
+        fix = f"Set path: {path} there, commit {DVC_YAML}, and run this again"
+        raise PipelineError(
+            what=f"it is not {path}, so `dvc artifacts get` would get another model", where=where, fix=fix
+        )
     file = Path(DVC_YAML)
     text = file.read_text(encoding="utf-8")
     new = with_artifact(text, name, path)
     if new is None:
-        fix = f"Write it: {name}: {{path: {path}, type: model}}. Then commit {DVC_YAML}, and run this again"
-        raise PipelineError(what="there is no such entry, by which DVC finds the model", where=where, fix=fix)
+        fix = f"Add {name}: {{path: {path}, type: model}}. Then commit {DVC_YAML}, and run this again"
+        raise PipelineError(what="this entry is missing, and DVC needs it to find the model", where=where, fix=fix)
     write_text(file, new)
-    fix = f"git commit -m 'artifact {name}' {DVC_YAML}, and run this again"
-    raise PipelineError(what="the entry by which DVC finds the model was missing; it is added", where=where, fix=fix)
+    fix = f"Run `git commit -m 'artifact {name}' {DVC_YAML}`, and run this again"
+    raise PipelineError(what="posttrain added this entry, which DVC needs to find the model", where=where, fix=fix)
 
 
 def with_artifact(text: str, name: str, path: str) -> str | None:

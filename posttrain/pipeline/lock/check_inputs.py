@@ -109,7 +109,7 @@ def _named(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, st
     stanzas = read_yaml(GRAPH).get("stages") if GRAPH.is_file() else {}
     if not isinstance(stanzas, Mapping) or not all(isinstance(stanza, Mapping) for stanza in stanzas.values()):
         raise PipelineError(
-            what="`stages` is not a table of stages", where=str(GRAPH), fix="`dvc status` names the line"
+            what="`stages` is not a mapping of stages", where=str(GRAPH), fix="`dvc status` shows the line"
         )
     for kind, stanza in stanzas.items():
         if (found := GROUP.fullmatch(str(stanza.get("foreach")))) is None:

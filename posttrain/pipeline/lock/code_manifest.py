@@ -221,7 +221,7 @@ class Library:
             )
             if outside and module not in self.modules:
                 where = f"{file} line {import_line(file, package, name)}"
-                what = f"it imports {outside}, which is outside {CUSTOM}/, so no change of it would be noticed"
+                what = f"it imports {outside}, which is outside {CUSTOM}/, so its changes would not be noticed"
                 raise PipelineError(what=what, where=where, fix=f"Move {outside} to {CUSTOM}/")
 
 
@@ -282,15 +282,15 @@ def check_loaded(listed: Collection[str]) -> None:
         elif own in (CUSTOM / _file(name), CUSTOM / _file(f"{name}.__init__")):
             shown = own.as_posix()
         elif own == _file(name):
-            fix = f"Move it to {CUSTOM}/, so that a change of it is noticed"
-            raise PipelineError(what="a run has imported this file", where=str(own), fix=fix)
+            fix = f"Move it to {CUSTOM}/, so that its changes are noticed"
+            raise PipelineError(
+                what="a run imported this file, whose changes are not noticed here", where=str(own), fix=fix
+            )
         else:
             continue
         if shown not in listed and not is_blank(normalised(place)):
-            what = "it was imported while the run was going, and no import statement or setting names it"
-            raise PipelineError(
-                what=what, where=shown, fix="Import it by an import statement, or name it in params.yaml"
-            )
+            what = "the run imported it, but no import statement and no setting contains its name"
+            raise PipelineError(what=what, where=shown, fix="Add an import statement, or put its name into params.yaml")
 
 
 def _loaded(folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
@@ -366,5 +366,5 @@ def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError as error:
-        fix = f"Install it: python -m pip install -c constraints.txt {package} (README names the extras)"
+        fix = f"Install it: python -m pip install -c constraints.txt {package} (README lists the extras)"
         raise PipelineError(what=f"a run needs the package {package}", where=PARAMS_FILE, fix=fix) from error

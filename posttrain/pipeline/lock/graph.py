@@ -78,10 +78,10 @@ class Pipeline:
         """Return a stage. Raise if it does not exist or lacks a value."""
         if (found := self.stages.get(name)) is None:
             raise PipelineError(
-                what=f"no stage {name}", where=str(self.root / DVC_YAML), fix="`dvc stage list` has all"
+                what=f"no stage {name}", where=str(self.root / DVC_YAML), fix="`dvc stage list` shows all stages"
             )
         if found.unknown:
-            what = f"the stage {name} names {', '.join(found.unknown)}, which params.yaml lacks"
+            what = f"the stage {name} uses {', '.join(found.unknown)}, which params.yaml lacks"
             raise PipelineError(what=what, where=str(self.root / DVC_YAML), fix="Add it to params.yaml")
         return found
 

@@ -32,7 +32,7 @@ SAVING_S: Final = 0.5
 """Seconds that an editor may take between emptying a file and writing it."""
 MOST: Final = 4
 """The most changes in a line."""
-RESUME: Final = "Restore it and run again to resume from the last checkpoint, or run again as it is to use the new one"
+RESUME: Final = "Restore it to resume from the last checkpoint, or run again to use the new version"
 
 _CODE: dict[str, Mark] = {}
 _FIXED: list[Inputs] = []
@@ -79,7 +79,7 @@ class Inputs:
                 if not digest or not any(_related(path, dep) for dep in self.declared.deps):
                     continue
                 if (found := self._digests.of(path)) not in (None, digest):
-                    what = f"it differs from what dvc.lock has for the stage {name} (md5 {found} instead of {digest})"
+                    what = f"it differs from dvc.lock's entry for the stage {name} (md5 {found} instead of {digest})"
                     raise PipelineError(what=what, where=path, fix=VERIFY)
 
     def _confirm_params(self, file: str) -> None:

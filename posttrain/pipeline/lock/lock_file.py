@@ -44,8 +44,8 @@ def _merge_entries() -> str:
         return f"{LOCK} has no merge conflict"
     before, ours, theirs = (_side(number) for number in (1, 2, 3))
     if ours is None or theirs is None:
-        fix = "Take one of them, `git checkout --ours dvc.lock`, and run `dvc repro`"
-        raise PipelineError(what="git has not kept the versions of both branches", where=str(LOCK), fix=fix)
+        fix = "Choose one version with `git checkout --ours dvc.lock`, and run `dvc repro`"
+        raise PipelineError(what="git no longer has the versions of both branches", where=str(LOCK), fix=fix)
     before = before or {}
     merged, both = {}, []
     for name in ours | theirs:

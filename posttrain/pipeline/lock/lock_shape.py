@@ -37,7 +37,7 @@ def lock_data(text: bytes | str, where: str) -> dict[str, Any]:
 
 def added_files(text: bytes | str, where: str) -> list[dict[str, Any]]:
     """Return the outputs that a `.dvc` file lists, with paths from its folder."""
-    fix = "Take it from git again, or `dvc add` the data again"
+    fix = "Restore it from git, or `dvc add` the data again"
     data = _read(text, where, fix)
     _check_files(data.get("outs"), "outs", where, fix)
     folder = str(data.get("wdir", "."))

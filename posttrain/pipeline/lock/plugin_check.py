@@ -29,8 +29,8 @@ def check_plugins(*stages: str) -> None:
     for path, plugins in named.items():
         for name, made in plugins.items():
             if not _installed(name):
-                what = f"it names the package {shown(name, made)} with a plugin, which is not installed"
-                fix = f"{install(name, made)}, or remove its names from {PARAMS_FILE} and run `dvc repro -s -f code`"
+                what = f"it uses a plugin of the package {shown(name, made)}, which is not installed"
+                fix = f"{install(name, made)}, or remove the plugin from {PARAMS_FILE} and run `dvc repro -s -f code`"
                 raise PipelineError(what=what, where=str(path), fix=fix)
     if not named:
         return

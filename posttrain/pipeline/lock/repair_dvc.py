@@ -102,8 +102,8 @@ def _site_cache(root: Path) -> Path:
         return root / SITE_CACHE
     ours = user_cache().parent / USER_SITE_CACHE / hashlib.md5(str(root).encode(), usedforsecurity=False).hexdigest()
     if not str(ours).isascii():
-        fix = "Set XDG_CACHE_HOME to a folder whose path has ASCII letters only, or move the project to one"
-        raise PipelineError(what="DVC needs a cache folder in ASCII letters", where=str(ours), fix=fix)
+        fix = "Set XDG_CACHE_HOME to a folder with an ASCII path, or move the project to such a folder"
+        raise PipelineError(what="DVC needs a cache folder whose path is ASCII", where=str(ours), fix=fix)
     return ours
 
 

@@ -37,7 +37,7 @@ def dvc_repo() -> Iterator[Any]:
             yield repo
     except LockError as error:  # DVC advises to remove its locks, which can do damage
         what = shortened(" ".join(str(error).split()).partition(" If there are")[0], 300)
-        fix = "Repeat it when that has ended; `posttrain status` says what runs"
+        fix = "Try again when that has ended; `posttrain status` shows what runs"
         raise PipelineError(what=what, where=".dvc/tmp", fix=fix) from error
     except DvcException as error:
         what, fix = shortened(str(error), 300), "Fix it; `posttrain check` may say more"

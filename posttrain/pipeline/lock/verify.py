@@ -29,7 +29,7 @@ READ_ONLY: Final = 0o444
 WRITABLE: Final = 0o644
 EMPTY: Final = hashlib.md5(b"", usedforsecurity=False).hexdigest()
 """The object name of an empty file, which may be empty."""
-AGAIN: Final = "If something is missing now, `dvc repro` makes it again (`dvc pull` gets it, where a remote has it)"
+AGAIN: Final = "If something is missing now, `dvc repro` makes it again (`dvc pull` downloads it if a remote has it)"
 
 
 def repair(root: Path) -> str:
@@ -69,7 +69,7 @@ def verify(root: Path) -> str:
     lines += [f"DVC's run cache, {name}: it was damaged, removed" for name in entries]
     lines += list(_missing(root, cache, outs))
     if lines:
-        raise PipelineError(what="\n".join(["this was found:", *lines]), where=str(root.absolute()), fix=AGAIN)
+        raise PipelineError(what="\n".join(["these faults were found:", *lines]), where=str(root.absolute()), fix=AGAIN)
     return f"{count} objects in DVC's cache and {len(outs)} outputs of dvc.lock are as they were recorded"
 
 
@@ -123,7 +123,7 @@ def _locked_repo(root: Path) -> Iterator[Any]:
                 yield repo
         except DvcException as error:
             busy = isinstance(error, LockError)
-            fix = "Wait until DVC has ended, or end it" if busy else "Fix it; `posttrain check` says more"
+            fix = "Wait until DVC has ended, or stop it" if busy else "Fix it; `posttrain check` shows more"
             raise PipelineError(what=shortened(str(error), 300), where=str(root), fix=fix) from error
 
 

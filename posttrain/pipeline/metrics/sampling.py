@@ -41,7 +41,7 @@ SAMPLING: Final = (
         ONLINE,
         "Standard deviation of one part of the reward",
         healthy="above 0",
-        fix="at 0 this part teaches nothing any more",
+        fix="at 0 this part of the reward no longer trains anything",
     ),
     Metric(
         ("reward_NAME_ok",),

@@ -22,7 +22,7 @@ TRAINING: Final = (
         LIKELIHOOD,
         "Mean entropy of the predicted next token, in nats",
         healthy="falls slowly and stays close to the loss",
-        fix="far below the loss the model is too sure of itself: train fewer epochs",
+        fix="if it is far below the loss, the model is overconfident: train fewer epochs",
     ),
     Metric(("length",), LIKELIHOOD, "Mean number of trained tokens per row"),
     Metric(
@@ -105,7 +105,8 @@ TRAINING: Final = (
         "Mean change of an answer's log-probability per token, policy minus reference. Chosen and rejected answers "
         "count alike",
         healthy="near 0",
-        fix="far below 0 the probability goes to answers that no pair contains: add `nll`, or lower `optimizer.lr`",
+        fix="if it is far below 0, probability moves to answers that no pair contains: add `nll`, or lower "
+        "`optimizer.lr`",
         low=-5.0,
     ),
     Metric(("nll",), PREFERENCE, "Mean loss per token of the chosen answers, with `nll`", "lower", "falls"),
@@ -152,7 +153,7 @@ TRAINING: Final = (
         TRAINED,
         "Tokens of the most and the least used expert, relative to an even share (1)",
         healthy="near 1",
-        fix="raise `router.balance`; a least load of 0 is an expert that nobody uses",
+        fix="raise `router.balance`; a minimum load of 0 means that an expert is unused",
     ),
     Metric(
         ("heldout_loss",),

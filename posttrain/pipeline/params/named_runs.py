@@ -29,8 +29,8 @@ def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
 def typed_run(own: Any, section: str, algorithms: Mapping[str, Algorithm]) -> Any:
     """Return the same for a run's mapping in params.yaml."""
     if not isinstance(own, dict) or not isinstance(own.get("algorithm"), str):
-        fix = f"Give it an algorithm, one of: {', '.join(algorithms)}"
-        raise ParamsError(what=f"{section} names no algorithm", where=PARAMS_FILE, fix=fix)
+        fix = f"Set algorithm to one of: {', '.join(algorithms)}"
+        raise ParamsError(what=f"{section} has no algorithm", where=PARAMS_FILE, fix=fix)
     if own["algorithm"] not in algorithms:
         fix = _hint(own["algorithm"], algorithms)
         what = f"{section}.algorithm = '{own['algorithm'][:80]}' is unknown"

@@ -45,7 +45,7 @@ def _sections(data: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, A
     found = data.pop(FORMAT, PARAMS)
     check_format(found, PARAMS, str(path), ParamsError)
     if found < PARAMS:
-        raise ParamsError(what=f"{FORMAT} = {found}, of an earlier version", where=str(path), fix=UPGRADE)
+        raise ParamsError(what=f"{FORMAT} = {found} is the format of an earlier version", where=str(path), fix=UPGRADE)
     _check_sections({name: section for name, section in data.items() if name != SEED}, str(path))
     return with_seed(data, str(path))
 

@@ -31,11 +31,14 @@ def check_hosts(stage: str) -> None:
     mark.unlink(missing_ok=True)
     for number, host in enumerate(hosts, 1):
         if host and (wrong := differences(hosts[0][0], host[0], number)):
-            what = f"process {number} has something else than process 1: {', '.join(wrong[:MOST])}"
+            what = f"process {number} differs from process 1: {', '.join(wrong[:MOST])}"
             fix = "Use the same folder, or the same commit and `dvc pull`, on all hosts"
             raise PipelineError(what=what, where=stage, fix=fix)
         if host and not host[1]:
-            what = f"process {number} has another folder {checkpoint_path('')}, and each writes its part of checkpoints"
+            what = (
+                f"process {number} has another folder {checkpoint_path('')}, but all processes must write their "
+                "checkpoints to one"
+            )
             fix = "Put the project, or that folder, on a file system that all hosts share"
             raise PipelineError(what=what, where=stage, fix=fix)
 

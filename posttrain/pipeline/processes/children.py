@@ -37,7 +37,7 @@ LOST: Final = re.compile(r"gloo|NCCL|(connection|socket).{0,20}(closed|reset|ref
 """torch's messages when another process is gone."""
 RANKED: Final = re.compile(r"^\[rank\d+\]: ?")
 """torch's prefix for lines of a traceback."""
-RESUME: Final = "The next run resumes from the last checkpoint, where there is one"
+RESUME: Final = "The next run resumes from the last checkpoint, if there is one"
 MEMORY: Final = "The system may have killed it because memory ran out"
 
 

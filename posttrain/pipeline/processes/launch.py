@@ -191,7 +191,7 @@ def explained_deaths(stage: str) -> Iterator[None]:
             if death := _behind(error, run):
                 raise death from error
         if is_scheduled() and _is_loss(error):
-            what = "another process of the run has ended, and what started them says which and why"
+            what = "another process of the run has ended; the output of srun or torchrun shows which and why"
             raise PipelineError(what=what, where=stage, fix=RESUME) from error
         raise
     for run in _RUN:
@@ -227,13 +227,13 @@ def _device(device: str, local: int, count: int = 1) -> str:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "mps":
-        what = "several processes cannot share a device of kind mps"
+        what = "several processes cannot share an mps device"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Set processes: 1, or device: cpu")
     if device == "cuda":
         if not torch.cuda.is_available():
             raise ParamsError(what="device = cuda: no GPU was found", where=PARAMS_FILE, fix="Use auto or cpu")
         if count > torch.cuda.device_count():
-            what = f"the run has {count} processes on this host, and {torch.cuda.device_count()} GPUs are shown to it"
+            what = f"the run has {count} processes on this host, but can use only {torch.cuda.device_count()} GPUs"
             fix = "Lower processes, raise meta.gpus in dvc.yaml if a flow runs it, or set device: cpu"
             raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
         torch.cuda.set_device(local % torch.cuda.device_count())  # srun may show each its own alone
@@ -246,6 +246,8 @@ def own_command() -> list[str]:
     if main.__spec__:
         return library_command(main.__spec__.name, *sys.argv[1:])
     if not sys.argv[0]:
-        fix = "Write it to a file and run that"
-        raise PipelineError(what="other processes cannot run what was typed", where="processes", fix=fix)
+        fix = "Write the code to a file and run the file"
+        raise PipelineError(
+            what="other processes cannot run code that was typed in a session", where="processes", fix=fix
+        )
     return [sys.executable, *sys.argv]

@@ -35,10 +35,10 @@ class OwnCommand(Params):
         "replaced",
     )
     script: str = Field(
-        min_length=1, description="the file or folder that the command runs; if it changes, the run must run again"
+        min_length=1, description="the file or folder with the command's code; if it changes, the run must run again"
     )
     env: list[str] = Field(
-        [], description="names of environment variables that the command also gets; their values are not stored"
+        [], description="additional environment variables for the command; their values are not stored"
     )
     seed: int = Field(0, ge=0, description="the seed that the command gets")
 

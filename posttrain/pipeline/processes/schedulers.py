@@ -52,7 +52,7 @@ def read_slurm() -> None:
     needed = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_NODELIST")
     if missing := [name for name in needed if not os.environ.get(name)]:
         raise PipelineError(
-            what=f"SLURM_STEP_ID is set and {missing[0]} is not",
+            what=f"SLURM_STEP_ID is set but {missing[0]} is not",
             where="environment",
             fix="Start it with srun, which sets both, or unset SLURM_STEP_ID",
         )
@@ -73,12 +73,14 @@ def check_size(stage: str, processes: int) -> None:
     if not is_scheduled():
         return
     if os.environ[SIZE] != str(processes):
-        what = f"{stage} has processes = {processes}, and {SIZE} = {os.environ[SIZE]}"
-        raise ParamsError(what=what, where=PARAMS_FILE, fix="Start as many processes as the run has, or change either")
+        what = f"{stage} has processes = {processes}, but {SIZE} = {os.environ[SIZE]}"
+        raise ParamsError(
+            what=what, where=PARAMS_FILE, fix="Start as many processes as the run has, or change one of the numbers"
+        )
     for name in (ADDRESS, PORT):
         if not os.environ.get(name):
             raise PipelineError(
-                what=f"{SIZE} is set and {name} is not", where=stage, fix=f"Set {name}, or unset {SIZE}"
+                what=f"{SIZE} is set but {name} is not", where=stage, fix=f"Set {name}, or unset {SIZE}"
             )
 
 

@@ -41,9 +41,9 @@ def page() -> str:
     for mark in ("</script", "<!--", "{plot_divs}", "{refresh_tag}", "{scripts}"):
         if mark in scripts:
             raise PipelineError(
-                what=f"the scripts hold '{mark}', which would end or change the page",
+                what=f"the scripts contain '{mark}', which would break the page",
                 where="vl-convert-python",
-                fix="Install the version that constraints.txt names",
+                fix="Install the version in constraints.txt",
             )
     return TEMPLATE.replace("SCRIPTS", scripts)
 

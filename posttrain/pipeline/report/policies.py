@@ -42,7 +42,7 @@ def read_policies(settings: Settings, not_current: Mapping[str, str]) -> tuple[l
             policy = read_policy(label, model)
             if found and prompt_ids(policy) != prompt_ids(found[0]):
                 raise DataError(
-                    what=f"it was evaluated on other prompts than {found[0].label}",
+                    what=f"it was evaluated on different prompts than {found[0].label}",
                     where=f"results/{label}/rollouts.parquet",
                     fix="Evaluate both again: dvc repro",
                 )
@@ -62,7 +62,7 @@ def check_recorded(file: Path, digests: Mapping[str, str]) -> None:
     """Reject a small file whose bytes differ from DVC's record. DVC itself only compares its times."""
     known = digests.get(file.as_posix())
     if known and file.is_file() and file_digest(file) != known:
-        raise DataError(what="it is not what its stage wrote, as dvc.lock has it", where=str(file), fix=VERIFY)
+        raise DataError(what="it differs from the stage's output that dvc.lock records", where=str(file), fix=VERIFY)
 
 
 def prompt_ids(policy: Policy) -> list[str]:

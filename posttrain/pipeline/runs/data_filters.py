@@ -35,10 +35,8 @@ def low_scored(table: pl.DataFrame, kind: Kind, params: ScoredFilterRun, where: 
     from posttrain.rewards.score import RewardSum
 
     if params.reward_model != NONE and (using := _with_tools(table)):
-        what = f"{using} of {table.height} rows use tools, which a reward model is not shown"
-        raise DataError(
-            what=what, where=f"{where}.reward_model", fix="Use another reward, or leave such rows out before"
-        )
+        what = f"{using} of {table.height} rows use tools, which a reward model does not see"
+        raise DataError(what=what, where=f"{where}.reward_model", fix="Use another reward, or remove these rows first")
     rollouts = [answered(row, ANSWER[kind]) for row in table.iter_rows(named=True)]
     can = {prompt.id for prompt in scorable_prompts(params.reward, [one.prompt for one in rollouts], params.data)}
     context = Context(Runtime(DeviceParams()), where, model_of(params.reward_model, f"{where}.reward_model"))

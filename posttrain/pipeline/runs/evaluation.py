@@ -25,7 +25,7 @@ class EvaluateParams(SampledParams, EvaluateConfig):
     def _guards_what_is_measured(self) -> EvaluateParams:
         if odd := [name for name in self.must_not_fall if name not in self.terms]:
             known = ", ".join(self.terms)
-            raise ValueError(f"must_not_fall: '{odd[0]}' is not measured. Add it to metrics, or name one of {known}")
+            raise ValueError(f"must_not_fall: '{odd[0]}' is not measured. Add it to metrics, or use one of {known}")
         return self
 
     @model_validator(mode="after")
@@ -56,6 +56,6 @@ class EvaluateRun(SampledRun, EvaluateParams):
         unread |= {"reference"} if kind != "pairs" and self.reference != NONE else set()
         if unread:
             raise ValueError(
-                f"{', '.join(sorted(unread))}: not read where likelihoods are measured. Remove it, or none"
+                f"{', '.join(sorted(unread))}: without effect if by is likelihood. Remove it, or set it to none"
             )
         return self

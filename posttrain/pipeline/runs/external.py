@@ -22,7 +22,7 @@ class CommandRun(UserTables, OwnCommand):
 class ExternalRun(OwnCommand):
     """One run of `external.runs`: your own trainer as a command."""
 
-    makes: Literal["model"] = Field("model", description="what the command writes into {out}")
+    makes: Literal["model"] = Field("model", description="the files that the command writes into {out}")
     start: str = model_slot("the start model")
     data: str = table_slot(*USER_KINDS, description="the table that the command reads", optional=True)
 
@@ -38,6 +38,6 @@ class RolloutsRun(OwnCommand):
     data: str = table_slot("prompts", description="the table that contains their prompts", optional=True)
     rewards: dict[str, float] = Field(
         {},
-        description="weights of the rewards in the total; rewards not listed count 0; default: the weights in the "
-        "files, or 1",
+        description="weights of the rewards in the total; rewards not listed have weight 0; default: the weights in "
+        "the files, or 1",
     )

@@ -74,13 +74,15 @@ class PolicyRun(OnlinePolicyConfig, OnlineParams):
     def _names_what_it_reads(self) -> PolicyRun:
         if self.critic == "reward_model" and (self.reward_model == NONE or not self.advantage_entry.valued):
             raise ValueError(
-                "critic = reward_model: name one in reward_model, and an advantage with a critic, e.g. ppo"
+                "critic = reward_model: set reward_model to a model, and use an advantage with a critic, e.g. ppo"
             )
         if self.critic == "reward_model" and self.adapter.type != "none":
-            raise ValueError("critic = reward_model: with an adapter the critic shares the policy's weights. Use start")
+            raise ValueError(
+                "critic = reward_model: with an adapter, the critic shares the policy's weights. Use start"
+            )
         if bool(self.ptx) != (self.corpus != NONE):
             raise ValueError(
-                f"ptx = {self.ptx}, corpus = {self.corpus}: ptx learns a corpus. Set both, or corpus: none"
+                f"ptx = {self.ptx}, corpus = {self.corpus}: ptx trains on a corpus. Set both, or corpus: none"
             )
         return self
 

@@ -95,11 +95,11 @@ class _Watched:
         if library or own.parts[0].startswith(".") or own.suffix in (".py", ".pyc") or own == Path(PARAMS_FILE):
             return
         kept = own if own.parts[0] == CUSTOM.name else CUSTOM / own.name
-        move = "Name it in the run" if kept == own else f"Move it to {CUSTOM}/ and name it in the run"
+        move = "Pass it" if kept == own else f"Move it to {CUSTOM}/ and pass it"
         self.refused = self.refused or DataError(
-            what=f"it opens {own}, which its run does not name, so that no change of the file would be noticed",
+            what=f"it opens {own}, which its run does not list, so changes of the file would not be noticed",
             where=self.where,
-            fix=f"{move} by a parameter of the task, e.g. data.tasks.{self.run}.file: {kept}",
+            fix=f"{move} as a parameter of the task, e.g. data.tasks.{self.run}.file: {kept}",
         )
         raise self.refused
 

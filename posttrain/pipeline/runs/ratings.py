@@ -46,18 +46,18 @@ BATCH: Final = 20
 class PairJudge(JudgeOptions):
     """A judge that compares two completions in both orders."""
 
-    mode: Literal["pairwise"] = Field("pairwise", description="both completions are compared")
-    against: Literal["group"] = Field("group", description="each with the other one")
+    mode: Literal["pairwise"] = Field("pairwise", description="the judge compares two completions")
+    against: Literal["group"] = Field("group", description="a completion is compared with the other policy's")
     truncated: float | Literal["score"] = Field(
         0.0,
-        description="0.0: a completion that was cut off loses, two of them are a tie, and the judge is not asked; "
-        "score: compare them as any others",
+        description="0.0: a truncated completion loses, and two truncated completions tie, without asking the judge; "
+        "score: compare truncated completions like others",
     )
 
     @model_validator(mode="after")
     def _loses(self) -> PairJudge:
         if self.most_if_cut:
-            raise ValueError(f"truncated: {self.truncated} is not the value of a match. Write 0.0 or score")
+            raise ValueError(f"truncated: {self.truncated} cannot be the value of a match. Use 0.0 or score")
         return self
 
 
@@ -65,23 +65,23 @@ class RatingRun(Params):
     """The policies to compare, and what decides a match."""
 
     policies: list[str] | None = Field(None, description="labels of evaluate.policies; null: all")
-    against: str | None = Field(None, description="the label that all others are compared with; null: all pairs")
+    against: str | None = Field(None, description="compare all policies with this label; null: all pairs")
     scores: dict[str, float] | None = Field(
-        None, min_length=1, description="rewards whose scores results/ has, with weights; null: the whole score"
+        None, min_length=1, description="rewards with scores in results/, and their weights; null: the total score"
     )
     judge: PairJudge | None = Field(
-        None, description="the judge that says which completion is better; null: the higher score wins"
+        None, description="the judge that chooses the better completion; null: the higher score wins"
     )
     prompts: int | None = Field(None, ge=2, description="prompts, drawn by the seed; null: all")
     samples: int | None = Field(
-        None, ge=1, description="samples per prompt; the n-th meets the n-th; null: all, or 1 with a judge"
+        None, ge=1, description="samples per prompt; sample n is compared with sample n; null: all, or 1 with a judge"
     )
     alpha: float | None = Field(
         0.05,
         gt=0,
         lt=1,
-        description="with a judge: stop asking about a pair once it is clear; the largest probability that equal "
-        "policies look clear; null: never stop early",
+        description="with a judge: stop asking about a pair once it is clear; alpha is the maximum probability that "
+        "equal policies look clear; null: never stop early",
     )
     max_failed: MaxFailed = MAX_FAILED
     seed: int = Field(SEED, ge=0, description="seed of the prompts' order and of the intervals")
@@ -89,9 +89,9 @@ class RatingRun(Params):
     @model_validator(mode="after")
     def _one_decides(self) -> RatingRun:
         if self.judge is not None and self.scores is not None:
-            raise ValueError("scores: has no effect with a judge. Remove one of them")
+            raise ValueError("scores has no effect with a judge. Remove one of them")
         if self.judge is None and "alpha" in self.model_fields_set:
-            raise ValueError("alpha: has no effect without a judge, as all prompts count. Remove it")
+            raise ValueError("alpha has no effect without a judge, because all prompts count. Remove it")
         return self
 
 
@@ -107,7 +107,7 @@ def pairs_of(params: RatingRun, where: str, known: Sequence[str]) -> list[Pair]:
     else:
         pairs = [(label, params.against) for label in labels if label != params.against]
     if not pairs:
-        fix = "Name two labels of evaluate.policies, or leave the key out"
+        fix = "List two labels of evaluate.policies, or remove the key"
         raise ParamsError(what=f"{where}.policies: a single policy has no opponent", where=PARAMS_FILE, fix=fix)
     return pairs
 
@@ -125,7 +125,7 @@ def played(params: RatingRun, where: str, pairs: Sequence[Pair]) -> pl.DataFrame
     for label in others:
         if not (mine := completions[label]["prompt_id"].unique().sort()).equals(ids):
             same = mine.is_in(ids.to_list()).sum()
-            what = f"it was evaluated on other prompts than {first} ({same} of {len(ids)} are the same)"
+            what = f"it was evaluated on different prompts than {first} ({same} of {len(ids)} are the same)"
             raise DataError(what=what, where=_file(label), fix="Evaluate both again, or leave one out of policies")
     order = np.random.default_rng(params.seed).permutation(len(ids))[: params.prompts]
     drawn = pl.DataFrame({"prompt_id": ids.gather(order), "place": np.arange(len(order))})
@@ -155,7 +155,7 @@ def _completions(label: str, params: RatingRun) -> pl.DataFrame:
     if params.judge is not None and rows["completion"].null_count():
         fix = "Set completions: full, or rate without a judge"
         raise DataError(
-            what="not all of its text was kept (evaluate.settings.completions)", where=_file(label), fix=fix
+            what="not all of its completions are stored (evaluate.settings.completions)", where=_file(label), fix=fix
         )
     value, failed = pl.col("reward"), pl.when(pl.col("reward").is_null()).then(pl.col("status")).otherwise(None)
     if params.scores is not None:
@@ -201,7 +201,7 @@ def _by_score(matches: pl.DataFrame, params: RatingRun, where: str) -> pl.DataFr
         status=pl.coalesce("failed", "failed_2", pl.lit("ok")),
     )
     lost = decided.filter(pl.col("status") != "ok")
-    fix = "Fix what scores them and evaluate again. Or raise max_failed"
+    fix = "Fix the reward and evaluate again, or raise max_failed"
     _check_failures(lost["status"].to_list(), decided.height, params, where, fix)
     return decided
 
@@ -230,7 +230,7 @@ def _by_judge(
         progress.advance(met.height)
         total += len(scores)
         lost += [f"{score.status}: {score.reason}" for score in scores if score.status != "ok"]
-        fix = "Fix the judge and repeat the stage: verdicts are kept. Or raise max_failed"
+        fix = "Fix the judge and run the stage again, which reuses the verdicts. Or raise max_failed"
         _check_failures(lost, total, params, f"{where}.judge", fix)
         both_cut = met["truncated"] & met["truncated_2"] & (options.most_if_cut is not None)
         wins = [
@@ -277,7 +277,7 @@ def figures(matches: pl.DataFrame, params: RatingRun, where: str, pairs: Sequenc
     for (one, other), wins_P in zip(pairs, wins_PQ.T, strict=True):
         if np.isnan(wins_P).all():
             what = f"no match of {one} and {other} has a verdict"
-            raise DataError(what=what, where=where, fix="Fix what scores them, or leave one out of policies")
+            raise DataError(what=what, where=where, fix="Fix the reward or the judge, or leave one out of policies")
     labels = list(dict.fromkeys(label for pair in pairs for label in pair))
     weights_RP = resampled(len(wins_PQ), params.seed)
     won_RQ, played_RQ = tallies(wins_PQ, weights_RP, params.seed)

@@ -16,7 +16,7 @@ Reader = Callable[[Path], Iterator[Any]]
 
 def _callable(name: str, found: Any) -> Reader:  # noqa: ARG001
     if not callable(found):
-        raise TypeError(f"it is a {type(found).__name__}, and has to be a function of a folder")
+        raise TypeError(f"it is a {type(found).__name__}, but must be a function that takes a folder")
     reader: Reader = found
     return reader
 

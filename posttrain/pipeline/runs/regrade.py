@@ -94,11 +94,11 @@ class RegradeStage:
             for name, problem in self.stored.figures(part, "prompt_id", "problem").unique().sort("prompt_id").rows():
                 if (found := by_id.get(name) or by_problem.get(problem)) is None:
                     what = f"the prompt {name} of rollouts/{self.params.rollouts} is not in {file}"
-                    raise DataError(what=what, where=f"{self.section}.data", fix="Name the table that the run read")
+                    raise DataError(what=what, where=f"{self.section}.data", fix="Use the table that the run read")
                 used[name] = found
         prompts = list({prompt.id: prompt for prompt in used.values()}.values())
         if several := next((one.task for one in prompts if load_task(one.task).has_turns), None):
-            what = f"the task {several} has several turns, and stored rollouts do not have them apart"
+            what = f"the task {several} has several turns, but stored rollouts do not separate turns"
             raise DataError(what=what, where=f"{self.section}.data", fix="Evaluate the run's model with these rewards")
         judged = {prompt.id for prompt in scorable_prompts(self.params.reward, prompts, str(file))}
         return {name: prompt for name, prompt in used.items() if prompt.id in judged}

@@ -41,10 +41,12 @@ class RewardRun(RewardTraining, HeldoutRows):
     def _supplied(self) -> RewardRun:
         compare = self.objective.compare
         if (compare != "pairs") != (self.feedback != NONE):
-            what = f"objective.compare = {compare}, feedback = {self.feedback}: ranks and labels read feedback alone"
-            raise ValueError(f"{what}. Name a table of feedback with one of these, or feedback: none")
+            what = f"objective.compare = {compare}, feedback = {self.feedback}: only ranks and labels use feedback"
+            raise ValueError(f"{what}. Set feedback to a table for ranks and labels, else to none")
         if compare == "ranks" and self.objective.margins == "column":
-            raise ValueError("objective.margins = column: feedback has no margins. Use compare pairs, or constant")
+            raise ValueError(
+                "objective.margins = column: feedback has no margins. Use compare: pairs, or margins: constant"
+            )
         return self
 
 

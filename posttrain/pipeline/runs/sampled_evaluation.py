@@ -25,12 +25,12 @@ class SampledParams(CompletionsConfig):
 
     data: str = table_slot("prompts", description="the prompts of the evaluation")
     reference: str = model_slot("the reference model for the KL", optional=True)
-    split: Split = Field("test", description="the split of the prompts; test has its own generator seed")
+    split: Split = Field("test", description="the split of the prompts; test prompts have a separate generator seed")
     prompts: int = Field(500, ge=2, description="prompts from the start of the split")
     completions: Completions = Field(
         "full",
-        description="whose prompts and completions completions/, results/ and report/ store: all, those of 20 prompts, "
-        "or none. Unless all are stored, another reward samples them again",
+        description="prompts and completions to store in completions/, results/ and report/: all, of 20 prompts, or "
+        "none. Unless all are stored, a change of the reward samples again",
     )
 
     @property

@@ -43,9 +43,9 @@ class SamplesRun(SampleConfig):
         list(DEFAULT_TABLES), min_length=1, description="the tables to make: pairs, feedback, chat, prompts"
     )
     seed: int = Field(0, ge=0, description="seed of the samples, the pairs and the annotator's errors")
-    prompts: int = Field(500, ge=2, description="training prompts that are sampled")
-    heldout_prompts: int = Field(150, ge=2, description="held-out prompts that are sampled")
-    per_prompt: int = Field(2, ge=1, description="most pairs per prompt")
+    prompts: int = Field(500, ge=2, description="number of training prompts to sample")
+    heldout_prompts: int = Field(150, ge=2, description="number of held-out prompts to sample")
+    per_prompt: int = Field(2, ge=1, description="maximum number of pairs per prompt")
     noise: float = Field(0.25, ge=0, description="the annotator's temperature; 0: never wrong")
     min_score: float | None = Field(
         None, description="minimum reward of a prompt's best sample for a row in chat; null: no minimum"
@@ -70,7 +70,7 @@ class SamplesRun(SampleConfig):
     def _labels_steps_of_feedback(self) -> SamplesRun:
         if self.steps is not None and "feedback" not in self.tables:
             raise ValueError(
-                f"steps become rows of feedback, and tables = {self.tables}. Add feedback, or remove steps"
+                f"steps become rows of feedback, but tables = {self.tables}. Add feedback to tables, or remove steps"
             )
         return self
 
@@ -142,7 +142,7 @@ def _best(
     for split in ("train", "heldout"):
         if not any(row["split"] == split for row in demonstrations):
             reached = "" if params.min_score is None else f" of reward >= min_score = {params.min_score:g}"
-            what = f"no {split} prompt got a complete sample{reached} (the best of all has {max(rewards):g})"
+            what = f"no {split} prompt got a complete sample{reached} (the best reward is {max(rewards):g})"
             fix = "Raise samples or prompts, lower min_score, or leave chat out of tables"
             raise DataError(what=what, where=f"{where} (params.yaml)", fix=fix)
     return with_ids(pl.DataFrame(demonstrations), "chat").unique("id", keep="first", maintain_order=True)
@@ -184,7 +184,10 @@ def _annotated(
     Both are always drawn, so that the labels of a seed do not depend on `tables`.
     """
     if several := next((sample for sample in samples if len(sample.turns) > 1), None):
-        what = f"an episode of task '{several.prompt.task}' has {len(several.turns)} turns, and pairs and feedback one"
+        what = (
+            f"an episode of task '{several.prompt.task}' has {len(several.turns)} turns, but pairs and feedback need "
+            "one turn"
+        )
         raise DataError(what=what, where=f"{where} (params.yaml)", fix="Write tables: [chat]")
     rng = random.Random(params.seed)
     pairs, liked, flipped, compared = [], [], 0, 0

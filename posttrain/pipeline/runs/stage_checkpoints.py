@@ -82,7 +82,7 @@ class Checkpoints(FolderCheckpoints):
             size = format_size(
                 sum(file.stat().st_size for other in others for file in other.rglob("*") if file.is_file())
             )
-            what = f"{len(others)} unfinished runs with other parameters or inputs keep {size} of checkpoints"
+            what = f"{len(others)} unfinished runs with other parameters or inputs use {size} for checkpoints"
             print(f"{self._name}: {what}; `posttrain checkpoints` lists them")
 
     def _before_save(self) -> None:

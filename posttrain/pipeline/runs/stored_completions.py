@@ -48,8 +48,8 @@ def read_completions(folder: Path, prompts: Sequence[Prompt], version: str) -> S
     rows = read_table(folder / TABLE, "completions")
     greedy = rows.filter("greedy")
     if greedy["prompt_id"].to_list() != [prompt.id for prompt in prompts]:
-        what = "its completions are not of the prompts that params.yaml and the table name"
-        raise DataError(what=what, where=str(folder / TABLE), fix="Run `dvc repro`, which samples them")
+        what = "its completions answer other prompts than params.yaml and the table specify"
+        raise DataError(what=what, where=str(folder / TABLE), fix="Run `dvc repro` to sample them again")
     asked = {prompt.id: prompt for prompt in prompts}
     return SampledCompletions(
         _rollouts(rows.filter(~pl.col("greedy")).iter_rows(named=True), asked, version, folder),
@@ -63,7 +63,7 @@ def _measured(file: Path) -> dict[str, float]:
     try:
         return {str(name): float(value) for name, value in read_finite_json(file).items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(what=f"no metrics can be read here ({error})", where=str(file), fix=VERIFY) from error
+        raise DataError(what=f"the file has no readable metrics ({error})", where=str(file), fix=VERIFY) from error
 
 
 def _table(rollouts: Sequence[Rollout], *, greedy: bool) -> pl.DataFrame:
@@ -95,7 +95,7 @@ def _rollouts(
     found = []
     for row in rows:
         if row["prompt_id"] not in asked:
-            what = f"the row {row['id']} is of a prompt without a greedy completion"
+            what = f"the row {row['id']} belongs to a prompt without a greedy completion"
             raise DataError(what=what, where=str(folder / TABLE), fix=VERIFY)
         prompt = replace(asked[row["prompt_id"]], ids=row["prompt_ids"])
         found.append(

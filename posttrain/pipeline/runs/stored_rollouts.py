@@ -42,11 +42,11 @@ class StoredRollouts:
             reached = "" if ends is None else f", and from round {ends} on no text: rollouts_gb was reached"
             fix = "Run it again with rollouts: full" + ("" if ends is None else " and a higher rollouts_gb")
             if stored not in ("sampled", "none", "full"):
-                fix = "Use rollouts with tokens and log-probs, as prime-rl's have them"
-            what = f"{reader} needs all rollouts, and these were stored with rollouts: {stored}{reached}"
+                fix = "Use rollouts with tokens and log-probs, e.g. from prime-rl"
+            what = f"{reader} needs all rollouts, but these were stored with rollouts: {stored}{reached}"
             raise DataError(what=what, where=str(folder), fix=fix)
         if sum(int(self.figures(file, pl.len()).item()) for file in self.parts) != rows:
-            raise DataError(what="a part of the rollouts is missing", where=str(folder), fix=VERIFY)
+            raise DataError(what="some of the rollouts are missing", where=str(folder), fix=VERIFY)
 
     def figures(self, file: Path, *columns: pl.Expr | str) -> pl.DataFrame:
         """Return some expressions over a part of the table without reading other columns."""
@@ -74,8 +74,8 @@ class StoredRollouts:
         other = next((row for row in rows if row["prompt_id"] != by_draw[row["draw"]].id), None)
         if other or len(rows) != len(prompts) * self.summary["group_size"]:
             at = other["draw"] if other else first
-            what = f"draw {at} is not of prompt {by_draw[at].id}, as the run's parameters and prompts say"
-            fix = "Restore params.yaml and the prompts, or run it again: `posttrain status` names what changed"
+            what = f"draw {at} is not of prompt {by_draw[at].id}, which the run's parameters and prompts require"
+            fix = "Restore params.yaml and the prompts, or run it again: `posttrain status` shows what changed"
             raise DataError(what=what, where=str(self.folder), fix=fix)
         return [stored_rollout(row, by_draw[row["draw"]]) for row in rows]
 

@@ -96,8 +96,8 @@ def _call_generator(name: str, generator: Generator, params: Params) -> dict[Kin
         raise _generator_error(name, generator, what, f"Return a dict with a polars DataFrame for each of: {kinds}")
     known = [kind for kind in COLUMNS if SPLITS[kind]]
     if set(found) != set(generator.kinds) or not set(found) <= set(known):
-        what = f"it returned the tables {', '.join(map(str, found)) or '(none)'}, and its Generator names {kinds}"
-        fix = f"Return the tables that the Generator names; kinds of tables are {', '.join(known)}"
+        what = f"it returned the tables {', '.join(map(str, found)) or '(none)'}, but its Generator declares {kinds}"
+        fix = f"Return the tables that the Generator declares; kinds of tables are {', '.join(known)}"
         raise _generator_error(name, generator, what, fix)
     for kind, frame in found.items():
         if not isinstance(frame, pl.DataFrame):
@@ -142,7 +142,7 @@ def _check_info(name: str, infos: Sequence[Any]) -> None:
             valid = False
         if not valid:
             what = f"row {row} of its prompts has info = {excerpt(info)}, which is not a JSON object"
-            raise DataError(what=what, where=f"task '{name}'", fix="Write json.dumps({...}), or leave the column out")
+            raise DataError(what=what, where=f"task '{name}'", fix="Write json.dumps({...}), or omit the column")
 
 
 def task_run(run: str) -> tuple[str, Generator, Params]:

@@ -113,7 +113,9 @@ class Policy:
             raise DataError(what=what, where=self._sampler.version, fix="Send fewer")
         if wrong := [token for token in ids if not 0 <= token < size]:
             raise DataError(
-                what=f"there is no token {wrong[0]}", where=self._sampler.version, fix=f"Send 0 to {size - 1}"
+                what=f"token {wrong[0]} does not exist",
+                where=self._sampler.version,
+                fix=f"Use ids from 0 to {size - 1}",
             )
         hidden_TD = packed_states(self._model, pack([TokenRow(ids[:1], ids[1:])]).to(self._device))
         logits = head_of(self._model).logits
@@ -186,5 +188,5 @@ def _folder(model: str) -> Path:
     for folder in (Path(model), model_path(model)):
         if config_file(folder).is_file():
             return folder
-    fix = "Give a folder with config.json, or a model under models/ such as online/grpo; `dvc repro` makes the models"
+    fix = "Give a folder with config.json, or a model under models/ such as online/grpo, which `dvc repro` makes"
     raise ParamsError(what="this is not a model", where=model, fix=fix)

@@ -50,11 +50,11 @@ class ChatRequest(Params):
     n: int = Field(1, ge=1, le=128, description="number of completions")
     temperature: float = Field(1.0, ge=0, le=10, description="0: the likeliest token at each step")
     top_p: float = Field(
-        1.0, gt=0, le=1, description="sample from the fewest likeliest tokens with this total probability"
+        1.0, gt=0, le=1, description="sample from the smallest set of likeliest tokens with this total probability"
     )
     top_k: int | None = Field(None, ge=1, description="sample from this many likeliest tokens")
-    max_tokens: int | None = Field(None, ge=1, le=100_000, description="most tokens of a completion")
-    max_completion_tokens: int | None = Field(None, ge=1, le=100_000, description="another name of max_tokens")
+    max_tokens: int | None = Field(None, ge=1, le=100_000, description="maximum number of tokens of a completion")
+    max_completion_tokens: int | None = Field(None, ge=1, le=100_000, description="alias of max_tokens")
     stop: str | list[str] | None = Field(None, description="strings that end a completion; they are not returned")
     seed: int | None = Field(None, description="the same seed gives the same completions; null: random")
     logprobs: bool | None = Field(None, description="add the log-prob of each token at the sampling temperature")
@@ -73,11 +73,11 @@ class ChatRequest(Params):
     @model_validator(mode="after")
     def _scores_or_answers(self) -> ChatRequest:
         if self.prompt_logprobs is None and not self.add_generation_prompt:
-            raise ValueError("add_generation_prompt is for requests with prompt_logprobs: 0")
+            raise ValueError("add_generation_prompt needs prompt_logprobs: 0")
         if self.prompt_logprobs is not None and (self.n != 1 or self.max_tokens != 1 or self.stream):
-            raise ValueError("prompt_logprobs takes n: 1, max_tokens: 1 and no stream")
+            raise ValueError("prompt_logprobs needs n: 1, max_tokens: 1 and no stream")
         if self.prompt_logprobs is not None and (unread := self._sampling()):
-            raise ValueError(f"{', '.join(unread)}: not read with prompt_logprobs. Remove it")
+            raise ValueError(f"{', '.join(unread)}: not supported with prompt_logprobs. Remove it")
         return self
 
     def _sampling(self) -> list[str]:
@@ -111,7 +111,7 @@ class TokensRequest(Params):
     model: str = Field(description="the served model's name, as in /v1/models")
     prompt: list[int] = Field(min_length=2, max_length=2**20, description="token ids")
     prompt_logprobs: int = Field(
-        ge=1, le=1000, description="likeliest tokens at each position; the token itself is added"
+        ge=1, le=1000, description="number of likeliest tokens at each position; the text's own token is added"
     )
     max_tokens: Literal[1] = Field(1, description="only 1 is supported")
     temperature: Literal[0] = Field(0, description="only 0 is supported")

@@ -252,8 +252,8 @@ def _secret(file: Path) -> Iterator[tuple[str, str]]:
     given = os.environ.get(SECRET)
     if given is not None:
         if len(given) < 16 or not given.isascii() or not given.isprintable() or " " in given:
-            fix = "Use 16 or more letters and digits, or unset it: a key is then made"
-            raise ParamsError(what="this is not a usable key", where=SECRET, fix=fix)
+            fix = "Use at least 16 letters and digits, or unset it to get a generated key"
+            raise ParamsError(what="this is not a valid key", where=SECRET, fix=fix)
         yield given, f"${SECRET}"
         return
     secret = secrets.token_urlsafe(32)

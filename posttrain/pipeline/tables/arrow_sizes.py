@@ -34,7 +34,7 @@ def unpacked_sizes(stream: BinaryIO, start: int) -> Iterator[int]:
         except (struct.error, IndexError) as error:
             raise ValueError("a message is damaged") from error
         if not 0 <= size <= end - body:
-            raise ValueError(f"a message has {size:,} bytes, and the file ends before")
+            raise ValueError(f"a message has {size:,} bytes, but the file ends before that")
         if table is not None:
             yield _unpacked(stream, metadata, table, body, size)
         place = body + size
@@ -50,7 +50,7 @@ def shared_size(array: pa.Array) -> int:
         views = np.frombuffer(array.buffers()[1], dtype=np.int32).reshape(-1, 4)  # each begins with its length
         return int(views[array.offset : array.offset + len(array), 0].astype(np.int64).sum())
     if pa.types.is_run_end_encoded(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        raise ValueError(f"a column of the type {kind} is not read. Write it as a plain list or text")
+        raise ValueError(f"columns of the type {kind} are not supported. Write it as a plain list or text")
     if pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return sum(map(shared_size, array.flatten() if pa.types.is_struct(kind) else [array.flatten()]))
     return 0
@@ -82,7 +82,7 @@ def _message(stream: BinaryIO, place: int, end: int) -> tuple[bytes, int] | None
     if length == 0:
         return None
     if length > end - at:
-        raise ValueError(f"a message has {length:,} bytes, and the file ends before")
+        raise ValueError(f"a message has {length:,} bytes, but the file ends before that")
     stream.seek(at)
     return stream.read(length), at + length
 
@@ -109,7 +109,7 @@ def _unpacked(stream: BinaryIO, data: bytes, table: int, body: int, size: int) -
         found = _WIDTH * (int(max(values, 0)) + sum(max(int(pair[0]), 0) for pair in _pairs(data, nodes)))
         for offset, length in _pairs(data, buffers):
             if not 0 <= offset <= offset + length <= size:
-                raise ValueError("a buffer leaves its message")
+                raise ValueError("a buffer ends outside its message")
             stream.seek(body + offset)
             unpacked = struct.unpack("<q", stream.read(8))[0] if packed and length >= 8 else -1
             found += max(int(length), int(unpacked))

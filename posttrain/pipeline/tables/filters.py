@@ -44,13 +44,15 @@ class FilterRun(Params):
     near_duplicates: float | None = Field(
         None, ge=0.3, le=1, description="keep one of the rows that are at least this similar (Jaccard, 5-word shingles)"
     )
-    min_chars: int | None = Field(None, ge=1, description="leave out rows with fewer characters in all turns together")
-    max_chars: int | None = Field(None, ge=1, description="leave out rows with more characters in all turns together")
+    min_chars: int | None = Field(
+        None, ge=1, description="leave out rows with fewer characters, counted over all turns"
+    )
+    max_chars: int | None = Field(None, ge=1, description="leave out rows with more characters, counted over all turns")
 
     @model_validator(mode="after")
     def _leaves_something(self) -> FilterRun:
         if self.min_chars and self.max_chars and self.min_chars > self.max_chars:
-            raise ValueError(f"min_chars = {self.min_chars} is more than max_chars = {self.max_chars}: no row is left")
+            raise ValueError(f"min_chars ({self.min_chars}) must be <= max_chars ({self.max_chars})")
         return self
 
 
@@ -106,7 +108,7 @@ def _check_left(
     for split in SPLITS[kind]:
         if (before := table.filter(split=split).height) and left.filter(split=split).is_empty():
             taken = [f"{found.filter(split=split).height:,} left out: {why}" for why, found in removed]
-            what = f"no row of the split '{split}' is left of {rows_text(before)} ({'; '.join(taken)})"
+            what = f"no row of the split '{split}' remains of {rows_text(before)} ({'; '.join(taken)})"
             place = rejected_path(Path("rejected") / where.rpartition(".")[2] / f"{kind}.parquet")
             fix = f"Relax the filters; {place} lists the rows with reasons"
             raise DataError(what=what, where=f"{where} ({PARAMS_FILE})", fix=fix)

@@ -50,7 +50,7 @@ class FileFinder:
         """Return the files at `path` in `root` by split. `names`: split names in addition to the common ones."""
         place = root / path
         if not self.outside_workspace and not Path(os.path.abspath(place)).is_relative_to(os.path.abspath(root)):
-            fix = "Give a file or folder in it, or set outside_workspace: true"
+            fix = "Use a file or folder in the workspace, or set outside_workspace: true"
             raise self._error(f"{path} is not in the folder {root}", fix)
         self._check_inside(place)
         if place.is_file():

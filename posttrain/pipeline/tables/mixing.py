@@ -33,7 +33,7 @@ def mix_by_weight(rows: pl.DataFrame, sources: Sequence[ReadOptions], where: str
     for nth, count in sorted(used.items(), key=lambda item: available[item[0]]):
         if count == 0:  # of several the one with the fewest rows, which leaves the others none
             rows_there = f"{available[nth]:,} training rows of {sources[nth].place}"
-            what = f"with weight {weights[nth]:g} none of the {rows_there} is used"
+            what = f"with weight {weights[nth]:g}, none of its {rows_there} are used"
             fix = "Remove this source, raise its weight, or give the other sources more rows"
             raise DataError(what=what, where=f"{where}.{nth}", fix=fix)
     for nth, count in used.items():

@@ -24,7 +24,7 @@ MOST_DROPPED: Final = 0.05
 class DropRows(Params):
     """Leave out rows that violate a rule, up to a share."""
 
-    drop: float = Field(MOST_DROPPED, ge=0, le=1, description="largest share of a source's rows that may be left out")
+    drop: float = Field(MOST_DROPPED, ge=0, le=1, description="maximum share of a source's rows that may be left out")
 
 
 def _bad_rows_form(value: Any) -> str:
@@ -91,7 +91,7 @@ class FileTable(ReadOptions):
                 if "\\".encode(encoding).decode(encoding) != "\\" or "\\n".encode("ascii").decode(encoding) == "\n":
                     raise LookupError(encoding)  # it reads escapes, which is no encoding of a file
             except (LookupError, ValueError) as error:
-                raise ValueError(f"no encoding {encoding[:40]!r}. Use one that Python knows, e.g. cp1252") from error
+                raise ValueError(f"{encoding[:40]!r} is not an encoding of Python. Use e.g. cp1252") from error
         return encoding
 
     @property
@@ -123,7 +123,7 @@ class HubTable(ReadOptions):
     @classmethod
     def _on_the_hub(cls, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", name, re.ASCII):
-            raise ValueError("not a name on the Hub such as org/name; local data go under data.files")
+            raise ValueError("not a name on the Hub such as org/name; use data.files for local data")
         return name
 
     @field_validator("revision")

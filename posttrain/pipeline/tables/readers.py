@@ -84,8 +84,8 @@ def file_part(file: Path, dialect: CsvDialect = PLAIN) -> Part:
     """Return a file as a part. Its suffix must be in `READERS`."""
     suffix = file.suffix.lower()
     if dialect != PLAIN and suffix != ".csv":
-        what = f"separator and encoding are options of csv files, and {printable(str(file))} is not one"
-        raise DataError(what=what, where=str(file), fix="Remove them, or name the csv files alone")
+        what = f"separator and encoding apply only to csv files, and {printable(str(file))} is not a csv file"
+        raise DataError(what=what, where=str(file), fix="Remove them, or list only csv files")
     reader = READERS[suffix] if suffix != ".csv" else partial(_read_csv, dialect=dialect)
 
     def read(columns: Columns) -> Iterator[Numbered]:
@@ -144,7 +144,7 @@ def _read_arrow(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:
 
     yield from arrow_rows(counted(), columns, reader.schema.names)
     if batches not in (None, len(read)):
-        raise ValueError(f"its index names {batches:,} batches, and it has {len(read):,}")
+        raise ValueError(f"its index lists {batches:,} batches, but the file has {len(read):,}")
 
 
 def _read_jsonl(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # noqa: ARG001
@@ -163,9 +163,7 @@ def _read_jsonl(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # no
 def _read_json(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # noqa: ARG001
     size, allowed = os.fstat(stream.fileno()).st_size, free_memory() // _MEMORY_OF_JSON
     if size > allowed:
-        raise ValueError(
-            f"it has {size / 1e9:.1f} GB, too much to be read as a whole; write .jsonl, one object per line"
-        )
+        raise ValueError(f"it has {size / 1e9:.1f} GB, too much to read at once; write .jsonl, one object per line")
     try:
         rows = _parsed(stream.read().removeprefix(_BOM))
     except ValueError as error:
@@ -229,10 +227,10 @@ def _check_header(header: list[str], dialect: CsvDialect) -> None:
     if found is not None and (used or found != ","):
         shown = json.dumps(found)
         if used is not None:
-            what = f"its header is one column, {short_repr(name)}: separator: {json.dumps(used)} does not divide it"
+            what = f"its header is one column, {short_repr(name)}: separator: {json.dumps(used)} does not split it"
             raise ValueError(f"{what}. Write {f'separator: {shown}' if found != ',' else 'no separator'}")
         raise ValueError(
-            f"its header is one column, {short_repr(name)}. If {shown} is between cells, set separator: {shown}"
+            f"its header is one column, {short_repr(name)}. If {shown} separates the cells, set separator: {shown}"
         )
 
 
@@ -269,12 +267,12 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 def _decoded_lines(stream: BinaryIO) -> Iterator[str]:
     for number, line in _lines(stream):
         if number == 1 and b"\0" in line and not line.startswith(_BOMS_16):
-            raise ValueError("it is UTF-16, or no text. If it is UTF-16, set encoding: utf-16-le")
+            raise ValueError("it is UTF-16 or not text. If it is UTF-16, set encoding: utf-16-le")
         try:
             yield (line.removeprefix(_BOM) if number == 1 else line).decode("utf-8")
         except UnicodeDecodeError as error:
             is_16 = number == 1 and line.startswith(_BOMS_16)
-            fix = "it is UTF-16: set encoding: utf-16" if is_16 else "set its encoding, as cp1252 of Excel"
+            fix = "it is UTF-16: set encoding: utf-16" if is_16 else "set its encoding, e.g. cp1252 for Excel"
             raise ValueError(f"line {number}: {_not_utf8(error)}; {fix}") from error
 
 
@@ -307,9 +305,9 @@ def _lines_in(stream: BinaryIO, encoding: str) -> Iterator[str]:
                 raise ValueError(f"line {number} is longer than {LONGEST_LINE // 2**20} MB")
             if latin and (found := _CONTROLS.search(line)):
                 what = f"line {number}: byte 0x{ord(found[0]):02x} is a control character in {encoding}"
-                raise ValueError(f"{what}; set encoding: cp1252, as Excel writes")
+                raise ValueError(f"{what}; set encoding: cp1252, which Excel uses")
             if _is_utf8(line, encoding):
-                raise ValueError(f"line {number} is UTF-8, and not {encoding}: write no encoding")
+                raise ValueError(f"line {number} is UTF-8, not {encoding}: remove encoding")
             yield line.removeprefix("\ufeff") if number == 1 else line
     except UnicodeError as error:
         raise ValueError(f"not {encoding} ({error}); set another encoding") from error
@@ -350,7 +348,7 @@ def _constant(name: str) -> None:
 def _unique(names: Sequence[str]) -> Sequence[str]:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
-        raise ValueError(f"the name {short_repr(twice)} is there twice")
+        raise ValueError(f"the name {short_repr(twice)} occurs twice")
     return names
 
 

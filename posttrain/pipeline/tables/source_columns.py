@@ -57,7 +57,7 @@ class ColumnOptions(Params):
     def _one_source(self) -> ColumnOptions:
         twice = sorted({*self.rename.values()} & {*self.template, *(["info"] if self.info else [])})
         if twice:
-            raise ValueError(f"the column '{twice[0]}' is made twice, once by `rename`. Remove one of them")
+            raise ValueError(f"the column '{twice[0]}' is created twice, once by `rename`. Remove one of them")
         return self
 
     @property
@@ -148,7 +148,7 @@ def _parsed(text: str) -> tuple[tuple[str, str | None], ...]:
         name is not None and (not name or set(name) & set(".[]")) for _, name, _, _ in pieces
     ):
         raise ValueError(
-            f"{excerpt(text, 80)}: put only the name of a column into braces. Write {{{{ for a plain brace"
+            f"{excerpt(text, 80)}: braces may contain only the name of a column. Write {{{{ for a plain brace"
         )
     return tuple((before, name) for before, name, _, _ in pieces)
 

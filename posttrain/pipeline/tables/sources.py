@@ -102,7 +102,8 @@ def _check_same_share(share: str, values: dict[str, float]) -> None:
     if len(set(values.values())) > 1:
         listing = ", ".join(f"{key}.{share} = {value:g}" for key, value in values.items())
         raise ValueError(
-            f"{listing}: a problem in two tables would be in different splits. Give all of them the same {share}, "
+            f"{listing}: a problem that is in two tables would be in different splits. Give all of them the same "
+            f"{share}, "
             f"e.g. `{share}: {max(values.values()):g}` in each, or put unrelated tables into separate runs"
         )
 

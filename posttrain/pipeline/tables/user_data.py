@@ -99,8 +99,8 @@ def _disagreement(wrong: pl.DataFrame, reads: Mapping[Kind, list[ReadSource]], w
     for kind in wrong["kind"].unique(maintain_order=True) if not lines[-1].endswith("drop") else ():
         sources: Any = [{**read.source.model_dump(exclude_unset=True), "bad_rows": "drop"} for read in reads[kind]]
         lines.append(f"      {kind}: {_flow(sources[0] if len(sources) == 1 else sources)}")
-    what = f"{rows_text(wrong.height)} of problems that files of another table have in another split:"
-    fix = "Remove these rows, or leave them out by these lines of params.yaml:"
+    what = f"{rows_text(wrong.height)} whose problem is in another split in another table's files:"
+    fix = "Remove these rows, or leave them out with these lines in params.yaml:"
     return DataError(what="\n  ".join([what, *listed]), where=where, fix="\n".join([fix, *lines]))
 
 

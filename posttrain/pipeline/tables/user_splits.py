@@ -91,8 +91,8 @@ def _named(
     if missing is not None or not has_rows:
         what = f"split '{missing}' not found" if missing is not None else "the source has no split named train"
         if lost:
-            what = f"of the rows that can be used, none is in the split {missing or 'train'}: {'; '.join(lost)}"
-            raise DataError(what=what, where=where, fix="Keep or mend these rows, or name another split under `splits`")
+            what = f"none of the usable rows is in the split {missing or 'train'}: {'; '.join(lost)}"
+            raise DataError(what=what, where=where, fix="Fix these rows, or use another split under `splits`")
         raise DataError(what=what, where=where, fix=_naming(names))
     return named
 
@@ -235,15 +235,18 @@ def check_splits(
         if shares.get(split) and table.filter(split=split).is_empty():
             fix = f"Give more rows, name a split under `splits`, or raise {split}_share (0: no such split)"
             if kind == "prompts" and split != "train":
-                fix = f"{fix}. If all rows are for evaluation: splits: {{test: FILE}}, its name without ending"
+                fix = (
+                    f"{fix}. If all rows are for evaluation, set splits: {{test: FILE}}, with the file's name without "
+                    "its ending"
+                )
             if split == "train":
                 hashed = table.filter(~pl.col("fixed")).height
-                fix = "Name the training rows under `splits`, or add a source that has some"
+                fix = "Name the training rows under `splits`, or add a source with training rows"
                 fix = "Lower heldout_share and test_share, or give more rows" if hashed else fix
                 if notes:
-                    fix = f"If the training rows are among those that these lines name, keep them. Else {fix.lower()}"
+                    fix = f"If these lines removed the training rows, keep the rows. Else {fix.lower()}"
             rest = [*_by_split(table, kind), *notes]
-            what = f"the split '{split}' is empty. The table has {table.height:,} of {rows_text(count)} read"
+            what = f"the split '{split}' is empty. The table has {table.height:,} of the {rows_text(count)} read"
             raise DataError(what=f"{what}{': ' * bool(rest)}{'; '.join(rest)}", where=where, fix=fix)
 
 

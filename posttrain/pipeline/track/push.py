@@ -50,7 +50,7 @@ class Plan:
 def push(plan: Plan) -> str:
     """Push the runs to all trackers. Return a summary; raise at the end if a tracker failed."""
     if lacks := missing(plan.trackers):
-        fix = "Run `make env-track`, or install them into an environment of their own (docs/watching.md, Trackers)"
+        fix = "Run `make env-track`, or install them into a separate environment (docs/watching.md, Trackers)"
         raise ParamsError(what=f"not installed: {', '.join(lacks)}", where=sys.executable, fix=fix)
     names, stop, said = named_runs(plan.words), Event(), list[str]()
     failed: dict[str, str] = {}
@@ -67,7 +67,7 @@ def push(plan: Plan) -> str:
     _wait(threads, stop)
     failed |= {thread.name: f"{thread.name}: does not end" for thread in threads if thread.is_alive()}
     if failed:
-        fix = "Run it again when the tracker can be reached: it adds what is missing. Training is not affected"
+        fix = "Run it again when the tracker can be reached, to push the missing data. Training is not affected"
         raise PipelineError(what=masked("; ".join(failed.values())), where="posttrain track", fix=fix)
     return "\n".join(said) or "no run has a curve yet"
 

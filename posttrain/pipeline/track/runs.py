@@ -73,7 +73,7 @@ def named_runs(words: Sequence[str]) -> list[str]:
     for word in words:
         if word not in known and not plot_path(word).is_file():
             what, fix = f"no run is called '{word:.80}'", did_you_mean(word, list(known))
-            raise ParamsError(what=what, where=PARAMS_FILE, fix=fix or "Name one as online/grpo")
+            raise ParamsError(what=what, where=PARAMS_FILE, fix=fix or "Use a name such as online/grpo")
     return list(dict.fromkeys(known.get(word, word) for word in words)) or list(stages.values())
 
 

@@ -69,7 +69,7 @@ def test_a_head_without_results_is_noted() -> None:
 
 def test_one_experiment_next_to_two_policies_needs_a_policy() -> None:
     experiment("kept")
-    with pytest.raises(PipelineError, match=r"the experiment has several policies.*--policy, one of"):
+    with pytest.raises(PipelineError, match=r"the experiment has several policies.*Choose one with --policy"):
         selected(["sft", "grpo", "kept"], None, "sampled")
 
 

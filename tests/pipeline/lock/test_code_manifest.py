@@ -130,10 +130,10 @@ def test_a_module_that_is_not_listed_is_refused(monkeypatch: pytest.MonkeyPatch)
     check_loaded([])
     loaded("late_reward", "custom/late_reward.py")
     check_loaded(["custom/late_reward.py"])
-    with pytest.raises(PipelineError, match=r"custom/late_reward\.py: it was imported while the run was going"):
+    with pytest.raises(PipelineError, match=r"custom/late_reward\.py: the run imported it, but"):
         check_loaded([])
     loaded("beside", "beside.py")
-    with pytest.raises(PipelineError, match=r"beside\.py: a run has imported this file"):
+    with pytest.raises(PipelineError, match=r"beside\.py: a run imported this file"):
         check_loaded(["custom/late_reward.py"])
 
 

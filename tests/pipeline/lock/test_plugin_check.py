@@ -48,7 +48,9 @@ def test_packages_that_are_not_installed() -> None:
     assert missing_in(file) == {"gone-reward": MADE} and lacks_plugins() is True
     assert is_missing("gone-reward", MADE) is True
     assert is_missing("hello-plugin", MADE) is False and is_missing("gone-reward", "1.2") is False
-    with pytest.raises(PipelineError, match=r"code/online/grpo\.json: it names the package gone-reward 1\.2"):
+    with pytest.raises(
+        PipelineError, match=r"code/online/grpo\.json: it uses a plugin of the package gone-reward 1\.2"
+    ):
         check_plugins("online@grpo")
     check_plugins("sft@main")
 

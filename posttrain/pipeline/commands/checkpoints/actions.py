@@ -165,14 +165,16 @@ def _waiting(stage: str) -> list[RunCheckpoints]:
     )
     checkpoints = [checkpoint for checkpoint in _all_checkpoints() if checkpoint.output == output]
     if not checkpoints:
-        raise PipelineError(what="no checkpoints", where=stage, fix=f"Give the stage as DVC calls it; {LIST}")
+        raise PipelineError(what="no checkpoints", where=stage, fix=f"Give the stage's name in DVC; {LIST}")
     asking = [checkpoint for checkpoint in checkpoints if (checkpoint.folder / ASKED).is_file()]
     if not asking:
-        fix = f"Run it first: it resumes, or says what differs. {LIST}"
-        raise PipelineError(what="no run of it was refused because its code or packages changed", where=stage, fix=fix)
+        fix = f"Run it first: it resumes or reports what differs. {LIST}"
+        raise PipelineError(
+            what="none of its runs was stopped because its code or packages changed", where=stage, fix=fix
+        )
     for refused in asking:
         if is_locked(refused.folder / HELD):
-            fix = "Wait until it has ended, or end it"
+            fix = "Wait until it has ended, or stop it"
             raise PipelineError(what="a process is using its checkpoints", where=stage, fix=fix)
     return asking
 

@@ -63,9 +63,9 @@ def init(folder: Path, recipe: str) -> str:
     if recipe not in RECIPES:
         raise ParamsError(what=f"no recipe '{recipe}'", where="--recipe", fix=did_you_mean(recipe, RECIPES))
     if folder.exists() and not folder.is_dir():
-        raise PipelineError(what="this is a file", where=str(folder), fix="Name a new folder")
+        raise PipelineError(what="this is a file", where=str(folder), fix="Choose a new folder")
     if folder.is_dir() and any(folder.iterdir()):
-        fix = "Name a new or an empty folder; nothing was written"
+        fix = "Choose a new or an empty folder; nothing was written"
         raise PipelineError(what="the folder is not empty", where=str(folder), fix=fix)
     if not shutil.which("git"):
         raise PipelineError(what="git was not found", where="PATH", fix="Install git, e.g. apt-get install git")
@@ -175,7 +175,9 @@ def _initialise(folder: Path) -> None:
         done = subprocess.run(words, cwd=folder, env=quiet, capture_output=True, text=True, check=False)
         if done.returncode:
             what = shortened((done.stderr or done.stdout), 300)
-            raise PipelineError(what=what, where=" ".join(words), fix="Fix it; nothing was left behind")
+            raise PipelineError(
+                what=what, where=" ".join(words), fix="Fix it and run this again; no files were left behind"
+            )
 
 
 @contextmanager
@@ -191,7 +193,7 @@ def _whole(folder: Path) -> Iterator[None]:
         if new and folder.is_dir():
             folder.rmdir()
         if isinstance(error, OSError):
-            where, fix = str(error.filename or folder), "Fix it; nothing was left behind"
+            where, fix = str(error.filename or folder), "Fix it and run this again; no files were left behind"
             raise PipelineError(what=str(error.strerror or error), where=where, fix=fix) from error
         raise
 

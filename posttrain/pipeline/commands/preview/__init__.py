@@ -20,7 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     turns = "the trained turns of a chat table; default: the run's, or all"
     parser.add_argument("--turns", choices=("all", "last"), help=turns)
     parser.add_argument("--max-tokens", type=int, metavar="N", help="leave out longer rows; default: the run's limit")
-    parser.add_argument("--color", action="store_true", help="use colours also where the output is not a terminal")
+    parser.add_argument("--color", action="store_true", help="use colours even if the output is not a terminal")
 
 
 def run(arguments: Namespace) -> str:

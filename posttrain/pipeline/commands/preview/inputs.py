@@ -75,9 +75,9 @@ def opened(table: str, model: str, turns: Trained | None, longest: int | None) -
 def _table(name: str) -> tuple[Path, Kind]:
     path = table_file(name)
     if path.suffix != ".parquet":
-        what = "this is a file that a table is made of, not a table"
+        what = "this is a source file of a table, not a table"
         raise DataError(
-            what=what, where=name, fix="Name it in params.yaml, run `dvc repro data_files@RUN`, and give RUN/KIND"
+            what=what, where=name, fix="List it in params.yaml, run `dvc repro data_files@RUN`, and give RUN/KIND"
         )
     kind = next((kind for kind in KINDS if kind == path.stem), None)
     if kind is None:

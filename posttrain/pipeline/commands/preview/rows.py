@@ -183,7 +183,7 @@ def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
             return ([_part(f"sample {record['sample']}", row)] for record, row in zip(records, rows, strict=True))
         case "matches" | "regraded":
             fix = "Preview results/LABEL/rollouts.parquet"
-            raise DataError(what=f"{subject.kind}: its rows have no text", where=str(subject.table), fix=fix)
+            raise DataError(what=f"rows of {subject.kind} have no text", where=str(subject.table), fix=fix)
         case "documents":
             texts = [record["prompt"] + record["response"] for record in records]
             return ([_part("document", TokenRow([], ids))] for ids in text.plain(texts))

@@ -15,7 +15,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--as", dest="title", required=True, metavar="NAME", help=title)
     force = "promote it although it is not better than the present one; the tag keeps the reason"
     parser.add_argument("--force", metavar="REASON", help=force)
-    parser.add_argument("--dry-run", action="store_true", help="show what the tag would say, and make none")
+    parser.add_argument("--dry-run", action="store_true", help="show the tag's text without creating the tag")
 
 
 def run(arguments: Namespace) -> str:

@@ -41,16 +41,16 @@ def artifact_of(policy: str) -> str:
     """Return a policy's name in the registry. In a subfolder of the git repository it is FOLDER:POLICY."""
     name = _in_project(policy)
     if not (name_re.fullmatch(policy) and fullname_re.fullmatch(name)):
-        fix = "Rename it in evaluate.policies: letters, digits, _ and -, none of these two at an end. Then dvc repro"
-        raise ParamsError(what=f"DVC's model registry allows no name '{name}'", where="promote", fix=fix)
+        fix = "Rename it in evaluate.policies with letters, digits, and _ or - inside the name. Then run `dvc repro`"
+        raise ParamsError(what=f"DVC's model registry does not allow the name '{name}'", where="promote", fix=fix)
     return name
 
 
 def require_stage(title: str) -> None:
     """Reject a name that GTO does not read as a stage."""
     if not _TITLE.fullmatch(title):
-        fix = "Use letters, digits, _ and -, none of these two at an end"
-        raise ParamsError(what=f"'{title}' is not a name", where="--as", fix=fix)
+        fix = "Use letters, digits, and _ or - inside the name"
+        raise ParamsError(what=f"'{title}' is not a valid name", where="--as", fix=fix)
 
 
 def holder(stage: str) -> Event | None:

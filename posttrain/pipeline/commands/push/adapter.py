@@ -33,7 +33,10 @@ def hub_base(folder: Path, lineage: Lineage) -> HubModel | None:
     base = str(read_finite_json(folder / ADAPTER_CONFIG).get(BASE))
     stage = lineage.maker(base) or ""
     if not stage.startswith("base_hub@"):
-        what = f"it is an adapter of {base}, which is not a run of base.hub, so nobody else could load it"
+        what = (
+            f"it is an adapter of {base}, which was not made by a run of base.hub, so nobody else could load the "
+            "adapter"
+        )
         raise ModelError(
             what=what, where=str(folder), fix="Run it with `adapter: {type: lora, merge: true}`, or push --gguf"
         )

@@ -40,7 +40,7 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
     lost = Counter(f"{score.status}: {score.reason}".removeprefix("ok: ") for score in scores if not _ok(score))
     if not known:
         reasons = "; ".join(f"{times} times {why}" for why, times in lost.most_common(3))
-        fix = "Use a judge that can follow the form of the verdict, and a prompt that fits its context"
+        fix = "Use a judge that can follow the verdict's format, and a prompt that fits its context"
         raise DataError(what=f"no verdict ({reasons})", where=judge, fix=fix)
     labels, verdicts = [label for label, _ in known], [verdict for _, verdict in known]
     try:
@@ -68,7 +68,7 @@ def _labelled(table: str, reward: str, rows: int) -> list[tuple[Rollout, bool]]:
     path = table_file(table)
     if path.stem not in ("feedback", "rollouts"):
         fix = "Give NAME/feedback, or results/NAME/rollouts.parquet"
-        raise DataError(what="only tables of feedback and of rollouts have labels", where=table, fix=fix)
+        raise DataError(what="only feedback and rollout tables have labels", where=table, fix=fix)
     frame = read_table(path, "feedback" if path.stem == "feedback" else "rollouts")
     drawn = frame.sample(fraction=1.0, shuffle=True, seed=0).iter_rows(named=True)
     if path.stem == "feedback":

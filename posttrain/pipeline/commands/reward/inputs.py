@@ -67,7 +67,7 @@ def _settings(run: str) -> Any:
         fix = next(
             (f"Did you mean '{place}'?" for place in known if place.endswith(f".{run}")), did_you_mean(run, known)
         )
-        raise ParamsError(what=f"'{run:.80}' names no rewards", where="--run", fix=fix)
+        raise ParamsError(what=f"'{run:.80}' has no rewards", where="--run", fix=fix)
     from posttrain.pipeline.runs.evaluation import EvaluateParams
     from posttrain.pipeline.runs.typed import load_settings  # knows every stage: not imported where no run is named
 
