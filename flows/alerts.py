@@ -1,4 +1,4 @@
-"""An automation of Prefect's server that posts failures to a webhook, also of runs whose host has died."""
+"""An automation of Prefect's server that posts failures to a webhook, even if a run's host has died."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAYLOAD = (
 
 
 def make() -> str:
-    """Make or renew the automation on the server that is in use. Return what it does."""
+    """Create or update the automation on the current server. Return a line about it."""
     from prefect.automations import Automation
     from prefect.blocks.webhook import Webhook
     from prefect.client.orchestration import get_client

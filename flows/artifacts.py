@@ -30,7 +30,7 @@ MAX_PLOTS = 12
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one stage ended: Completed, RunCached, Cached, Failed, Cancelled or NotRun."""
+    """The final state of one stage: Completed, RunCached, Cached, Failed, Cancelled or NotRun."""
 
     state: str
     seconds: float = 0.0
@@ -62,7 +62,7 @@ def rows_of(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[di
 
 
 def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> None:
-    """Create the artifacts of the current flow run. What this run has not made is left empty."""
+    """Create the artifacts of the current flow run. Results that this run has not made are left empty."""
     from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
     rows = sorted(rows_of(stages, outcomes), key=lambda row: _FIRST.get(row["state"], len(_FIRST)))
@@ -93,7 +93,7 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
 
 
 def publish_sweep(root: Path, name: str, measured: Sequence[str]) -> None:
-    """Create the artifacts of a sweep: its experiments, the best first, the comparison, and the page's place."""
+    """Create the artifacts of a sweep: its experiments (best first), the comparison, and the page's path."""
     from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
     words = ("compare", name, *(["--policy", measured[-1]] if measured else []))

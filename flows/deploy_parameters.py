@@ -1,4 +1,4 @@
-"""What a deployment runs: a flow and its parameters, from the command line. They are checked before it is made."""
+"""The flow and the parameters of a deployment, from the command line, checked before the deployment is created."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Deployed(NamedTuple):
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments that say what runs."""
+    """Add the arguments that select the flow and its parameters."""
     command.add_argument("targets", nargs="*", metavar="TARGET", help="stages, as for `posttrain flow`; default: all")
     command.add_argument(
         "-S",
@@ -46,7 +46,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def deployed(options: argparse.Namespace) -> Deployed:
-    """Return what the deployment runs. Reject wrong settings. The current folder is the project's."""
+    """Return the deployment's flow and parameters. Reject wrong settings. Call it in the project's folder."""
     env = dict(_split(word, "--env") for word in options.env)
     environment.check(env)
     checked_name(options.name)
@@ -74,7 +74,7 @@ def deployed(options: argparse.Namespace) -> Deployed:
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a deployment. Prefect's addresses contain it, so some characters are rejected."""
+    """Return the name of a deployment. Reject characters that are not allowed in Prefect's addresses."""
     if not name.strip() or any(letter in name for letter in "/%&><"):
         fix = "Use letters, digits, - and _, e.g. --name nightly"
         raise ParamsError(what=f"'{name}' is not a valid name for a deployment", where="--name", fix=fix)

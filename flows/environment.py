@@ -20,7 +20,7 @@ _WHERE = "env"
 
 
 def check(entries: Mapping[str, str]) -> None:
-    """Reject entries that cannot be read, and secrets whose variable would not be hidden in logs."""
+    """Reject unreadable entries, and secrets in variables that logs would not hide."""
     for name, source in entries.items():
         kind, _, stored = source.partition("/")
         if not _NAME.fullmatch(name) or kind not in ("secret", "variable") or not stored:

@@ -37,7 +37,7 @@ Executor = Literal["local", "workers", "ray", "dask"]
 
 
 class Needs(Params):
-    """The requirements of a stage: the keys in dvc.yaml's `meta` that flows read."""
+    """The requirements of a stage: the keys of dvc.yaml's `meta` that flows use."""
 
     gpus: int = Field(default=0, ge=0, description="GPU slots that the stage occupies while it runs")
     retries: int = Field(default=0, ge=0, description="Retries after a failure")
@@ -72,7 +72,7 @@ def find_root(start: Path) -> Path:
 
 
 def is_posttrain_pipeline(root: Path) -> bool:
-    """Return whether dvc.yaml has posttrain's stages, so that params.yaml can be checked.
+    """Tell whether dvc.yaml has posttrain's stages, so that params.yaml can be checked.
 
     Flows run other pipelines too.
     """
@@ -259,7 +259,7 @@ def _closure(graph: Any, stages: Collection[Any]) -> set[Any]:
 
 
 def needs_of(name: str, meta: Any) -> Needs:
-    """Return the typed part of `meta`. Other keys belong to the user, unless they look like a typing error."""
+    """Return the typed part of `meta`. Reject other keys that look like typing errors, and ignore the rest."""
     if meta is None:
         return Needs()
     where = f"{ROOT_FILE}, meta of '{name}'"

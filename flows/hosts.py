@@ -66,7 +66,7 @@ def run_stage(root: Path, name: str, commit: str, timeout: float | None) -> None
 
 
 def push_results(root: Path) -> None:
-    """Push the coordinator's own results. Hosts only see the remote and would otherwise run these stages again."""
+    """Push the coordinator's results to the remote, because otherwise hosts would run these stages again."""
     if Path(PARAMS_FILE).is_file():
         for line in push_notes(read_yaml(PARAMS_FILE)):  # a flow also runs projects with other sections
             print(escaped(line), file=sys.stderr, flush=True)
@@ -81,7 +81,7 @@ def pull_result(root: Path, name: str) -> None:
 
 
 class Workers:
-    """The serving hosts. Each runs one stage at a time. Hosts may join and die while the flow runs."""
+    """The hosts with workers. Each runs one stage at a time. Hosts may join and die while the flow runs."""
 
     def __init__(self, root: Path) -> None:
         check_committed("--workers", "Commit them, because hosts check out the commit: git commit -a")

@@ -31,7 +31,7 @@ class OriginCheck:
 
 
 def refusal_reason(headers: list[tuple[bytes, bytes]]) -> str:
-    """Return why a request with these headers is rejected; empty if it is not."""
+    """Return the reason to reject a request with these headers; empty if it is allowed."""
     hosts, origins = ([value.decode("latin-1").lower() for name, value in headers if name == key] for key in _KEYS)
     if len(hosts) != 1 or hosts[0].partition(":")[0] not in NAMES:
         return f"unknown host; use {' or '.join(NAMES)}"

@@ -21,7 +21,7 @@ EXAMPLE = "online report"
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run the command line. Return 0 if all is up to date, 1 if a stage failed, 128 + signal if interrupted."""
+    """Run the command line. Return 0 if all stages are up to date, 1 if one failed, 128 + signal if interrupted."""
     return run(parser().parse_args(words))
 
 
@@ -65,8 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     executors = parser.add_mutually_exclusive_group()
     for executor, where in {
         "workers": "on the hosts that run `posttrain workers`",
-        "ray": "as tasks of Ray (extra `ray`; RAY_ADDRESS names a cluster)",
-        "dask": "as tasks of Dask (extra `dask`; DASK_SCHEDULER_ADDRESS names a cluster)",
+        "ray": "as tasks of Ray (extra `ray`; RAY_ADDRESS sets the cluster)",
+        "dask": "as tasks of Dask (extra `dask`; DASK_SCHEDULER_ADDRESS sets the cluster)",
     }.items():
         executors.add_argument(
             f"--{executor}",
@@ -113,7 +113,7 @@ def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
 
 
 def raise_exit(number: int, _: FrameType | None) -> NoReturn:
-    """Raise on SIGTERM, so that running stages are ended in order."""
+    """Raise on SIGTERM, so that running stages end cleanly."""
     raise SystemExit(128 + number)
 
 

@@ -27,7 +27,7 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class Reason(Enum):
-    """Why a command has ended."""
+    """The reason why a command has ended."""
 
     ENDED = "ended"
     CANCELLED = "cancelled"
@@ -36,7 +36,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True)
 class Exit:
-    """How a command ended."""
+    """The end of a command."""
 
     code: int
     reason: Reason

@@ -78,7 +78,7 @@ def _retention() -> dict[str, str]:
 
 
 def find(home: Path) -> str | None:
-    """Return the API of the server in PREFECT_API_URL or of this folder's `posttrain server`; None without a server."""
+    """Return the API address from PREFECT_API_URL or of this folder's `posttrain server`; None without a server."""
     configured = os.environ.get("PREFECT_API_URL")
     if configured:
         if _is_local(configured) and not answers(configured):
@@ -95,7 +95,7 @@ def find(home: Path) -> str | None:
 
 
 def answers(url: str, timeout: float = 5.0) -> bool:
-    """Return whether a healthy server answers. Wait for one that listens but is still starting."""
+    """Tell whether a healthy server answers. Wait for a server that listens but is still starting."""
     return _status(f"{url.rstrip('/')}/health", {}, timeout) == 200
 
 
@@ -149,7 +149,7 @@ def _status(url: str, headers: dict[str, str], timeout: float) -> int:
 
 
 class Lock:
-    """Held while a server starts. Two servers that start at once would both migrate the same database."""
+    """A lock held while a server starts, because two starting servers would both migrate the same database."""
 
     def __init__(self, file: Path) -> None:
         """Wait until no other server of this folder is starting. The kernel releases a killed process's lock."""
@@ -176,14 +176,14 @@ class Lock:
 
 @dataclass(frozen=True)
 class TemporaryServer:
-    """A server that ends with this process in every case."""
+    """A server that always ends with this process."""
 
     url: str
     log: Path
     start: Lock
 
     def wait(self) -> None:
-        """Wait until it answers. Other servers of this folder may start then."""
+        """Wait until the server answers. Then other servers of this folder may start."""
         answered = answers(self.url, START_TIMEOUT)
         self.start.release()
         if not answered:
@@ -192,7 +192,7 @@ class TemporaryServer:
 
 
 def connect(home: Path) -> TemporaryServer | None:
-    """Point Prefect to the running server, or to a new temporary one, for which the caller must wait."""
+    """Point Prefect to the running server, or to a new temporary server, for which the caller must wait."""
     url = find(home)
     if url is not None:
         attach(home, url)

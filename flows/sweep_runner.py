@@ -81,12 +81,12 @@ class Failure:
 
     @property
     def is_shared(self) -> bool:
-        """Whether another experiment is running the same stage, whose result serves both."""
+        """True if another experiment is running the same stage, so that its result can be reused."""
         return _SHARED in self.error
 
     @property
     def found(self) -> tuple[str, str]:
-        """The key that equal failures share."""
+        """A key that is equal for equal failures."""
         return self.stage, self.error
 
 

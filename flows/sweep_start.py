@@ -33,7 +33,7 @@ _QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", "
 
 @dataclass(frozen=True)
 class Start:
-    """A commit of the workspace that git keeps outside the branch, and its parent."""
+    """A commit of the workspace outside the branch, and its parent."""
 
     root: Path
     commit: str
@@ -42,7 +42,7 @@ class Start:
 
     @classmethod
     def of(cls, root: Path) -> Start:
-        """Commit the workspace as it is now. Neither the branch nor the index changes."""
+        """Commit the workspace's current state without changing the branch or the index."""
         baseline = git("rev-parse", "HEAD").strip()
         with tempfile.TemporaryDirectory() as folder:
             index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
@@ -159,7 +159,7 @@ def _forget_missing(lock: Path, cache: Path) -> None:
 
 
 def _is_here(entry: Mapping[str, Any], folder: Path, cache: Path) -> bool:
-    """Return whether a stage's outputs are in DVC's cache, or in git and so in the clone."""
+    """Tell whether a stage's outputs are in DVC's cache, or in git and so in the clone."""
     return all(
         os.path.lexists(folder / out["path"]) or is_in_cache(str(out.get("md5", "")), cache)
         for out in entry.get("outs") or ()

@@ -1,4 +1,4 @@
-"""The task `mixture`: the tables of several tasks, mixed by weight; some may be in the test prompts only."""
+"""The task `mixture`: the tables of several tasks, mixed by weight. A task may be only in the test prompts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Part(Params):
 
 
 class MixtureParams(Counts):
-    """What is mixed, and how many rows there are in all."""
+    """The parts of the mixture, and the total number of rows."""
 
     seed: int = Field(0, ge=0, description="seed of the order of rows")
     parts: dict[str, Part] = Field(min_length=1, description="name -> {task, weight, splits, and the task's own keys}")

@@ -47,7 +47,7 @@ def rollouts_path(name: str) -> Path:
 
 
 def main_root() -> Path:
-    """Return the main workspace, even if DVC or a sweep runs a stage in a copy."""
+    """Return the main workspace, even inside a copy in which DVC or a sweep runs a stage."""
     return Path(os.environ.get(ROOT_VARIABLE) or os.environ.get("DVC_ROOT") or ".")
 
 
@@ -62,7 +62,7 @@ def failure_path(stage: str) -> Path:
 
 
 def any_outside(path: str | Path) -> bool:
-    """Return whether a path, or an entry of a folder, is outside the workspace."""
+    """Tell whether a path or an entry of a folder is outside the workspace."""
     return any(is_outside(entry) for entry in (path, *Path(path).glob("*")))
 
 

@@ -1,4 +1,4 @@
-"""A task: where prompts come from, what happens in an episode, how answers are judged; and all tasks by name."""
+"""Tasks by name. A task defines the source of prompts, the turns of an episode, and the judging of answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Generator:
 
 @dataclass(frozen=True)
 class Task:
-    """One kind of prompts. The column `task` of a prompt table has its name; it is empty in your own tables.
+    """One kind of prompts. The column `task` of a prompt table contains its name, or is empty in your own tables.
 
     Example: `guess = Task(reply=lambda rollout: None if "7" in rollout.text else [{"role": "user", "content": "No"}])`
     """
@@ -60,7 +60,7 @@ class Task:
 
     @property
     def has_turns(self) -> bool:
-        """Whether its episodes can have several turns."""
+        """True if its episodes can have several turns."""
         return self.reply is not one_turn
 
 
@@ -72,7 +72,7 @@ PLAIN: Final = Task()
 
 @cache
 def load_task(name: str) -> Task:
-    """Return the task that a prompt table names. The empty name is the plain task."""
+    """Return the task with this name from a prompt table. An empty name is the plain task."""
     if not name:
         return PLAIN
     if name in TASKS:

@@ -30,7 +30,7 @@ MARK: Final = "The answer is"
 
 
 class ArithmeticParams(Counts):
-    """How difficult the problems are, and how many there are."""
+    """Difficulty and number of the problems."""
 
     seed: int = Field(0, ge=0, description="draws the problems")
     fewest: int = Field(2, ge=2, le=9, description="minimum number of operands in a problem")

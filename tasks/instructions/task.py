@@ -22,7 +22,7 @@ from .problems import Problem, demonstration, draw_problem
 
 
 class InstructionsParams(Counts):
-    """How many instructions a prompt has, and how many prompts there are."""
+    """The number of instructions in a prompt, and the number of prompts."""
 
     seed: int = Field(0, ge=0, description="draws the prompts")
     most: int = Field(3, ge=1, le=4, description="maximum number of instructions in a prompt")

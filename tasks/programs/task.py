@@ -23,7 +23,7 @@ PAGE: Final = 3
 
 
 class ProgramsParams(Counts):
-    """How difficult the functions are, and how many there are."""
+    """Difficulty and number of the functions."""
 
     seed: int = Field(0, ge=0, description="draws the problems")
     fewest: int = Field(1, ge=1, le=9, description="minimum number of steps of a function")

@@ -72,7 +72,7 @@ def reply(rollout: Rollout) -> Step:
 
 
 def metrics(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:  # noqa: ARG001
-    """Return how many guesses an episode takes, and the share of all guesses that cannot be right."""
+    """Return the mean number of guesses per episode, and the share of guesses that cannot be right."""
     guesses = sum(rollout.info.get("guesses", 0) for rollout in rollouts)
     wasted = sum(rollout.info.get("wasted", 0) for rollout in rollouts)
     return {"guesses": guesses / len(rollouts), "wasted": wasted / max(guesses, 1)}

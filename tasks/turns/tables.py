@@ -22,7 +22,7 @@ PAGE: Final = 3
 
 
 class TurnsParams(Counts):
-    """How many rows there are."""
+    """The numbers of rows."""
 
     seed: int = Field(0, ge=0, description="draws the problems")
     documents: int = Field(8_000, ge=20, le=10_000_000, description="training rows of `corpus`")

@@ -37,7 +37,7 @@ def gain(before: Figures, after: Figures) -> Gain:
 
 
 def explain_gain(name: str, before: Sequence[Figures], after: Sequence[Figures]) -> str:
-    """Return how much of a policy's gain comes from more working, and how much from better answers.
+    """Return the parts of a policy's gain that come from more working and from better answers.
 
     With several trainings it is the mean over their pairs, because means of trainings alone do not make up the mean
     score.

@@ -1,4 +1,4 @@
-"""The miniature task: seeded two-step word problems with a corpus to learn from, demonstrations and prompts."""
+"""The miniature task: seeded two-step word problems, with a corpus for pretraining, demonstrations and prompts."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _high_rates(settings: Settings) -> Iterator[str]:
 
 
 def _is_imported(model: str, settings: Settings, runs: Collection[str]) -> bool:
-    """Return whether a model descends from base.folders or base.hub. `runs`: the models that runs make."""
+    """Tell whether a model descends from base.folders or base.hub. `runs`: the models that runs make."""
     seen = set[str]()
     while model in runs and model not in seen:
         seen.add(model)

@@ -45,7 +45,7 @@ EXAMPLE: Final = Prompt("example", ({"role": "user", "content": "What is 2 + 3?"
 
 
 def check_rows() -> str:
-    """Reject files with unreadable first rows, and own rewards without a valid score. Return what was not read."""
+    """Reject files with unreadable first rows, and custom rewards without a valid score. Return the unread parts."""
     settings = read()
     errors, found, tables = list[str](), dict[str, FirstRows](), dict[str, pl.DataFrame]()
     for name in group_of(settings, "data.files"):

@@ -1,4 +1,4 @@
-"""A JSON schema of params.yaml for editors, from the models that `check` uses: keys, descriptions, preset names."""
+"""A JSON schema of params.yaml for editors: keys, descriptions and preset names, from the models of `check`."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class _Schema(GenerateJsonSchema):
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's own name
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        """Accept what choices, rewards and short forms of tables accept."""
+        """Accept choices, rewards and short forms of tables."""
         function: Any = schema["function"]["function"]
         if isinstance(choice := getattr(function, "__self__", None), OneOf):
             return self._choice(choice)
@@ -146,7 +146,7 @@ class _Schema(GenerateJsonSchema):
         return inner
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
-        """Return false, because the keys are descriptive."""
+        """Return false: a key needs no title in addition to its name."""
         return False
 
     def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:

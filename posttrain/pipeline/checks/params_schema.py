@@ -61,7 +61,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def check_params(root: Path = Path()) -> str:
-    """Check every run in params.yaml and the names it uses. `root`: the folder that your own paths start from."""
+    """Check every run in params.yaml and the names it uses. Your own paths are relative to `root`."""
     settings = read()
     _check_dvc_reads_it()
     errors: list[str] = []

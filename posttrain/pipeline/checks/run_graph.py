@@ -26,7 +26,7 @@ SAMPLERS = ("online", "distill")
 
 
 class RunOutputs:
-    """The tables and models that runs in params.yaml make. It finds slots that name anything else."""
+    """The tables and models that runs in params.yaml make, to find slots that name anything else."""
 
     def __init__(self, settings: Settings, left: Leftovers, errors: list[str], root: Path = Path()) -> None:
         self.settings, self.models = settings, dict[str, str]()
@@ -93,7 +93,7 @@ class RunOutputs:
         return [member.rpartition("/")[2] for member in models_of_set(self.settings, model)]
 
     def _kinds(self, model: str) -> set[bool]:
-        """Return whether the models of a set, or the one model, are reward models, as far as this is known."""
+        """Tell whether the models of a set, or the one model, are reward models, as far as this is known."""
         found = (self.scorers.get(one, one.startswith("reward/")) for one in models_of_set(self.settings, model))
         return {kind for kind in found if kind is not None}
 
@@ -115,7 +115,7 @@ class RunOutputs:
         scores: bool | None = False,
         sets: bool = False,
     ) -> Iterator[str]:
-        """Yield what is wrong with a name, if anything. `kinds`: allowed kinds of tables; None: a model.
+        """Yield the faults of a name. `kinds`: allowed kinds of tables; None: it must be a model.
 
         `scores`: it must be a reward model; None: it may be one. `sets`: a set of language models is allowed.
         """
@@ -137,7 +137,7 @@ class RunOutputs:
             yield f"{where} = '{name}': {self._misfit(name, scores=scores, sets=sets)}. {hint}"
 
     def _fits(self, name: str, kinds: list[str] | None, *, scores: bool | None, sets: bool) -> bool:
-        """Return whether a slot for these kinds of tables, or for a model, can use this one."""
+        """Tell whether a slot for these kinds of tables, or for a model, can use this one."""
         if kinds is not None:
             return name.partition("/")[2] in kinds
         return self._misfit(name, scores=scores, sets=sets) is None
@@ -171,7 +171,7 @@ class RunOutputs:
 
 
 def _base_scorers(settings: Settings, root: Path) -> dict[str, bool | None]:
-    """Return whether each model of `base` is a reward model, by its config.json; None if it is not on disk yet."""
+    """Tell whether each model of `base` is a reward model, by its config.json; None if it is not on disk yet."""
     found: dict[str, bool | None] = dict.fromkeys((f"base/{name}" for name in group_of(settings, "base.hub")), None)
     for name, run in group_of(settings, "base.folders").items():
         try:

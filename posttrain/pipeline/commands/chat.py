@@ -12,7 +12,7 @@ EXAMPLE = "online/grpo --temperature 0"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments: a model and sampling options."""
     parser.add_argument("model", metavar="MODEL", help="a folder, or a model under models/, e.g. online/grpo")
-    likeliest = "default: 1; 0 takes the likeliest token at each step"
+    likeliest = "default: 1; 0: the likeliest token at each step"
     parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help=likeliest)
 
 

@@ -25,21 +25,23 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments: names, and how to compare them."""
     names = "a policy, an experiment, a sweep (all its experiments), a commit or 'workspace'; default: all policies"
     parser.add_argument("names", nargs="*", metavar="NAME", help=names)
-    policy = "the policy of each experiment, e.g. grpo or online/grpo; default: of those that differ the last one"
+    policy = "the policy of each experiment, e.g. grpo or online/grpo; default: the last policy that differs"
     parser.add_argument("--policy", metavar="NAME", help=policy)
-    against = "compare each with this one only; default: all pairs. With --factor: the level to compare with"
+    against = "compare each setting only with this one; default: all pairs. With --factor: the level to compare with"
     parser.add_argument("--against", action="append", default=[], metavar="NAME", help=against)
-    factor = "a planned question: what this setting changes, averaged over all others that vary, e.g. kl; repeatable"
+    factor = (
+        "a planned question: the effect of this setting, e.g. kl, averaged over all other varied settings; repeatable"
+    )
     parser.add_argument("--factor", action="append", default=[], metavar="NAME", help=factor)
     parser.add_argument("--task", action="append", default=[], metavar="NAME", help="use only prompts of this task")
-    table = "without names: the policies that are evaluated on this table; default: that of evaluate.settings"
+    table = "without names: compare the policies evaluated on this table; default: the table of evaluate.settings"
     parser.add_argument("--table", metavar="NAME/KIND", help=table)
-    page = "write a page: a row for each setting, with the parameters that vary as columns, the best first"
+    page = "write a page with a row for each setting, best first, and the varied parameters as columns"
     parser.add_argument("--to", metavar="FILE", help=page)
     metric = "compare a metric, or a part of the reward, instead of the score: a name of evaluate.settings.metrics"
     parser.add_argument("--metric", metavar="NAME", help=metric)
     parser.add_argument("--greedy", action="store_true", help="compare the greedy completions, not the sampled ones")
-    tokens = "of two policies: how the second one ranks each token of the first one's greedy answers"
+    tokens = "for two policies: show how the second policy ranks each token of the first policy's greedy answers"
     parser.add_argument("--tokens", action="store_true", help=tokens)
 
 

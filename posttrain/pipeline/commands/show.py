@@ -9,17 +9,17 @@ from posttrain.pipeline.commands.target import target
 EXAMPLE = "results --json"
 DOING = "reading the results"
 FIGURES = """
-the metrics, all measured on prompts that were never trained on:
-  setting               policies that differ in their seeds alone
+the metrics, all measured on prompts that are never used for training:
+  setting               policies that differ only in their seeds
   score                 mean reward of the sampled completions [95 % interval over prompts, and over seeds if several]
   minus NAME            the paired difference to NAME on the same prompts, as `posttrain compare` tests it
-  pass@1                the score, where every completion is right or wrong
-  greedy                the same of the likeliest completion of each prompt
-  truncated             share of completions that were cut at the longest length
+  pass@1                the score, if every completion is right or wrong
+  greedy                the score of the likeliest completion of each prompt
+  truncated             share of completions that were cut at the maximum length
   length                mean number of tokens of a completion
-  KL to NAME            how far the policy is from that one, in nats per completion (k1)
-  other columns         the mean of a metric or a part of the reward [95 %], the completions on which it failed are left
-                        out and counted; or a number of the task"""
+  KL to NAME            distance of the policy from NAME, in nats per completion (k1)
+  other columns         the mean of a metric or a part of the reward [95 %]; completions on which it failed are left
+                        out and counted. Or a number from the task"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     does = "show every setting with its metrics, best first, or why it has no metrics"
     results = add_action(actions, "show", "results", does, "--json")
     results.epilog = f"{results.epilog}\n{FIGURES}"
-    base = "a setting, or one of its policies; default: the reference of evaluate.settings. For experiments: compare"
+    base = "a setting, or one of its policies; default: the reference of evaluate.settings. For experiments use compare"
     results.add_argument("--against", metavar="NAME", help=base)
     markdown = "print the table in Markdown, for a pull request or a README"
     results.add_argument("--markdown", action="store_true", help=markdown)

@@ -20,7 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     to = os.environ.get(VARIABLE) or "tensorboard"
     trackers = f"tensorboard, mlflow, wandb or trackio, or several with commas (default: ${VARIABLE}, or tensorboard)"
     parser.add_argument("--to", default=to, metavar="TRACKER", help=trackers)
-    follow = "go on until the named runs have ended; without names until it is interrupted"
+    follow = "continue until the given runs have ended; without names, until interrupted"
     parser.add_argument("--follow", action="store_true", help=follow)
     parser.add_argument("--project", default=Path.cwd().name, help="the project or experiment at the tracker")
     parser.add_argument(

@@ -28,7 +28,7 @@ class Band:
 
 
 def bands(settings: Sequence[Setting]) -> tuple[str, list[Band]]:
-    """Return the metric that all trainings have a curve of, and each setting's curve; empty without such a metric.
+    """Return the metric for which all trainings have a curve, and each setting's curve; empty without such a metric.
 
     The seeds of a setting are compared at the same steps, up to the shortest of them.
     """

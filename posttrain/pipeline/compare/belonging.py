@@ -21,7 +21,7 @@ MOST = 3
 
 @dataclass(frozen=True)
 class Belonging:
-    """What is known about the runs behind an evaluation."""
+    """Facts about the runs behind an evaluation."""
 
     code: Mapping[str, str] = field(default_factory=dict)
     """`online: custom/reward.py` -> digest, for each kind of run; also packages."""
@@ -34,7 +34,7 @@ class Belonging:
 
 
 def of_experiment(experiment: Experiment, policy: str) -> Belonging:
-    """Return what is known about a commit's evaluation of a policy. Raise if it does not belong to the commit."""
+    """Return the facts about a commit's evaluation of a policy. Raise if it does not match the commit."""
     with tempfile.TemporaryDirectory() as folder, without_folder(folder):
         reasons = AtCommit(experiment.commit, Path(folder))
         run = evaluated(reasons.settings).get(policy)
@@ -54,7 +54,7 @@ def of_experiment(experiment: Experiment, policy: str) -> Belonging:
 
 
 def of_workspace(stages: Sequence[str]) -> list[Belonging]:
-    """Return what is known about evaluations in the workspace, by their stages."""
+    """Return the facts about evaluations in the workspace, by stage."""
     reasons = Reasons()
     return [_known(reasons, stage) for stage in stages]
 
@@ -81,6 +81,6 @@ def _known(reasons: Reasons, stage: str) -> Belonging:
 
 
 def unlike(found: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the files and packages of which two evaluations, or the runs behind them, used different versions."""
+    """Return the files and packages that differ between two evaluations or the runs behind them."""
     keys = dict.fromkeys(key for code in found for key in code)
     return [key for key in keys if len({code[key] for code in found if key in code}) > 1]

@@ -26,7 +26,7 @@ counts."""
 
 @dataclass(frozen=True)
 class AtEqual:
-    """All settings at the same amount of a budget. `why_not`: why this is unknown."""
+    """All settings at the same amount of a budget. `why_not`: the reason if the values are unknown."""
 
     budget: Budget
     amount: float
@@ -40,7 +40,7 @@ class AtEqual:
 
 
 def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
-    """Return the metric of every setting at the largest amount that all of them have used."""
+    """Return the metric of every setting at the largest amount that all settings have used."""
     trained = [policy for setting in settings for policy in setting.trained]
     metric = next((name for name in METRICS if all(name in policy.curve for policy in trained)), None)
     if metric is None:

@@ -28,7 +28,7 @@ class LeftOut:
 
 
 class Trainings:
-    """The trainings that can be compared, with what varies between them and those left out."""
+    """The comparable trainings, the settings that vary between them, and the trainings left out."""
 
     def __init__(self, found: Sequence[EvaluatedPolicy], left_out: Sequence[LeftOut] = ()) -> None:
         kept, self.notes = readable(grouped(found)[0])
@@ -42,7 +42,7 @@ class Trainings:
         self._seeds = [seed_of(policy, found) for policy in self.found]
 
     def cells(self, factor: Factor, level: Level) -> tuple[Cells, list[str]]:
-        """Return the trainings of a level by their other settings and seed, and a note for each that does not count.
+        """Return the trainings of a level by their other settings and seed, and a note for each excluded training.
 
         Equal weights count once, as another seed that trains the same shows no variance.
         """
@@ -73,7 +73,7 @@ class Trainings:
         return ", ".join([*others, f"seed {seed}"])
 
     def why_apart(self, factor: Factor, level: Level, base: Level) -> str:
-        """Return why two levels share no cell."""
+        """Return the reason why two levels share no cell."""
         mine, theirs = self.cells(factor, level)[0], self.cells(factor, base)[0]
         for side, cells in ((level, mine), (base, theirs)):
             if not cells:

@@ -1,4 +1,4 @@
-"""Compare settings: every pair on the held-out prompts, and in training at equal budgets."""
+"""Compare every pair of settings on the held-out prompts, and in training at equal budgets."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Comparison:
 
 
 def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Comparison:
-    """Compare every pair of settings, or each with one of them, with Holm's correction within each measure."""
+    """Compare every pair of settings, or each setting with one baseline, with Holm's correction per measure."""
     settings, notes = grouped(found)
     settings, unread = readable(settings)
     notes += [*unread, *(note for setting in settings for note in _without_score(setting)), *unlike_notes(found)]
@@ -127,7 +127,7 @@ def _same(left: Setting, right: Setting) -> str:
 
 
 def verdict(pair: Pair, labels: Sequence[str]) -> str:
-    """Return the result as a sentence. `(1 seed)`: it is about the two trainings, not their settings."""
+    """Return the result as a sentence. `(1 seed)`: the result holds for the two trainings, not their settings."""
     return "; ".join([_by_score(pair, labels), *map(str, pair.falls)])
 
 

@@ -1,4 +1,4 @@
-"""A sweep's experiments of earlier commits: which of them have the code, data and settings of the others."""
+"""Find a sweep's experiments from earlier commits that have the code, data and settings of the others."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _MOST: Final = 3
 
 
 def reference(experiments: Sequence[Experiment]) -> str:
-    """Return the commit whose experiments count in any case: HEAD, else the commit of the latest experiment."""
+    """Return the commit whose experiments always count: HEAD, else the commit of the latest experiment."""
     head = git("rev-parse", "HEAD").strip()
     return head if any(one.baseline == head for one in experiments) else experiments[-1].baseline
 
 
 def changed_files(old: str, new: str) -> list[str]:
-    """Return the files that differ between two commits, without those that no training reads."""
+    """Return the files that differ between two commits, except files that no training reads."""
     changed = git("diff", "--name-only", "--no-renames", "--relative", old, new).splitlines()
     return [file for file in changed if not (file.startswith(_UNREAD) or file in _UNREAD_FILES or file.endswith(".md"))]
 
 
 def remade(old: str, new: str) -> list[str]:
-    """Return the models and tables that a stage made again between two commits: the same inputs, other bytes."""
+    """Return the models and tables that a stage made again between two commits: equal inputs, different bytes."""
     locks = [lock_stages(git_or_none("show", f"{at}:./{LOCK}") or b"", f"{at}:{LOCK}") for at in (old, new)]
     found = []
     for name in locks[0].keys() & locks[1].keys():
@@ -49,7 +49,7 @@ def remade(old: str, new: str) -> list[str]:
 
 
 def why_again(experiment: Experiment, wanted: Flat) -> str:
-    """Return why an experiment must run again at HEAD with these settings; empty if its result would be the same."""
+    """Return the reason to run an experiment again at HEAD with these settings; empty if the result would be equal."""
     words = _changed_settings(settings_of(experiment), wanted, {*settings_of(experiment), *wanted})
     files = [*changed_files(experiment.baseline, "HEAD"), *remade(experiment.baseline, "HEAD")]
     return _few([*words, *(f"{file} changed" for file in files)])
@@ -58,7 +58,7 @@ def why_again(experiment: Experiment, wanted: Flat) -> str:
 def sorted_out(
     sweep: str, experiments: Sequence[Experiment], known: Mapping[str, Belonging | str]
 ) -> tuple[list[str], list[str]]:
-    """Return the names of the experiments that mean the same, and notes about those of earlier commits.
+    """Return the names of equivalent experiments, and notes about experiments of earlier commits.
 
     `known`: name -> what is known about the runs behind its evaluation, or why it has no evaluation.
     """

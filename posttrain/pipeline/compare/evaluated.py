@@ -46,7 +46,7 @@ class EvaluatedPolicy:
     section: str
     """The section of params.yaml with the settings of the model's run."""
     parsed: bool
-    """Whether any completion has a readable answer. If none has, the scores are meaningless."""
+    """True if any completion has a readable answer. If none has, the scores are meaningless."""
     parts: Mapping[str, Floats] = field(default_factory=dict)
     """Name of a part of the reward, or of a metric -> its mean on every prompt."""
     failed: Mapping[str, int] = field(default_factory=dict)
@@ -77,12 +77,12 @@ class EvaluatedPolicy:
 
     @property
     def known_scores(self) -> Floats:
-        """The scores of the prompts that have one."""
+        """The known scores of the prompts."""
         return self.scores_P[np.isfinite(self.scores_P)]
 
 
 def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Sequence[str] = ()) -> EvaluatedPolicy:
-    """Return a policy from a workspace, or from a copy of an experiment's files. `tasks`: only use their prompts."""
+    """Return a policy from a workspace, or from a copy of an experiment's files. `tasks`: use only their prompts."""
     settings = read_yaml(folder / PARAMS_FILE)
     known_labels = evaluated(settings)
     check_policy(policy, known_labels, f"{name}: {PARAMS_FILE}")

@@ -1,4 +1,4 @@
-"""DVC's experiments: list them, and write the files of one, laid out like a workspace."""
+"""List DVC's experiments, and write an experiment's files in the layout of a workspace."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
 
 
 def unfinished(sweep: str, among: Iterable[Experiment]) -> list[str]:
-    """Return the experiments of a sweep that have a log but no result: they run, or they failed."""
+    """Return the experiments of a sweep with a log but no result: running or failed."""
     known = {experiment.name for experiment in among}
     return sorted(file.stem for file in TIMES.glob(f"{sweep}-*.log") if file.stem not in known)
 
 
 def commit(name: str) -> list[Experiment]:
-    """Return the commit of a branch, a tag or a digest; empty if git does not know it."""
+    """Return the commit of a branch, a tag or a digest; empty if it is not in git."""
     found = (git_or_none("log", "-1", "--format=%H %ct", "--end-of-options", name, "--") or b"").decode().split()
     if not found:
         return []
@@ -124,7 +124,7 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
 
 
 def check_policy(policy: str, known: Collection[str], where: str) -> None:
-    """Raise if a policy is not one of the evaluated ones."""
+    """Raise if a policy is not evaluated."""
     if policy not in known:
         near = nearest(policy, list(known))
         meant = f"Did you mean '{near}'? " if near else ""
@@ -134,7 +134,7 @@ def check_policy(policy: str, known: Collection[str], where: str) -> None:
 
 @contextmanager
 def without_folder(folder: str | Path) -> Iterator[None]:
-    """Remove a temporary folder from the texts of errors, because the reader does not have it."""
+    """Remove a temporary folder's path from error texts, because it means nothing to the reader."""
     try:
         yield
     except PosttrainError as error:

@@ -82,7 +82,7 @@ def broken(left: Setting, right: Setting, metrics: Sequence[str], reference: str
 
 
 def _is_before(one: Setting, other: Setting) -> bool:
-    """Return whether a setting's model is the other one's reference or start."""
+    """Tell whether a setting's model is the other one's reference or start."""
     before = {policy.settings.get("evaluate.settings.reference") for policy in other.trained}
     before |= {policy.own.get("start") for policy in other.trained}
     mine, theirs = ({policy.model for policy in setting.trained} for setting in (one, other))

@@ -1,4 +1,4 @@
-"""Which setting mattered: the share of the variance between trainings that each factor explains by itself."""
+"""Find which setting mattered: the share of the variance between trainings that each factor explains."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOW = (
 
 @dataclass(frozen=True)
 class Importance:
-    """How much of the variance between trainings a factor explains."""
+    """The share of the variance between trainings that a factor explains."""
 
     factor: str
     levels: int
@@ -98,7 +98,7 @@ def _shuffled(have: Trainings, score_N: Floats, codes: Sequence[NDArray[np.int64
 def explained(
     score_N: Floats, codes: Sequence[NDArray[np.int64]], seed: int = 0
 ) -> list[tuple[float | None, float | None, str]]:
-    """Return the share, its p and why there is none, for each factor. `codes`: each training's level."""
+    """Return each factor's share, its p, and the reason if it has none. `codes`: each training's level."""
     total = float(((score_N - score_N.mean()) ** 2).sum())
     whole = _design(codes, len(score_N))
     freedom = len(score_N) - int(np.linalg.matrix_rank(whole))

@@ -1,4 +1,4 @@
-"""Find completions that are the same on both sides of a comparison and have other scores: a grader has changed."""
+"""Find completions that are equal on both sides of a comparison but have different scores: a grader changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENDS = 60
 
 @dataclass(frozen=True)
 class MovedRow:
-    """A completion with another score."""
+    """A completion with two different scores."""
 
     id: str
     prompt: str
@@ -39,7 +39,7 @@ class MovedRow:
 
 @dataclass(frozen=True)
 class Moved:
-    """How many completions two evaluations share, and the rows whose score moved."""
+    """The number of completions that two evaluations share, and the rows whose score changed."""
 
     left: str
     right: str
@@ -62,12 +62,12 @@ def scored_rows(rollouts: pl.DataFrame) -> pl.DataFrame:
 
 
 def digest_of(rows: pl.DataFrame) -> str:
-    """Return a digest of which completions these are; empty without rows."""
+    """Return a digest that identifies these completions; empty without rows."""
     return hashlib.sha256("".join(sorted(rows["key"])).encode()).hexdigest() if rows.height else ""
 
 
 def moved(found: Sequence[EvaluatedPolicy]) -> list[Moved]:
-    """Return the pairs that share completions of which some have another score. Of a metric it is not known."""
+    """Return the pairs whose shared completions have different scores. This is unknown for a metric."""
     pairs = (_moved(left, right) for left, right in combinations(found, 2) if not (left.metric or right.metric))
     return [pair for pair in pairs if pair.rows]
 
@@ -81,7 +81,7 @@ def _moved(left: EvaluatedPolicy, right: EvaluatedPolicy) -> Moved:
 
 
 def moved_lines(found: Sequence[Moved]) -> list[str]:
-    """Return each pair as text: how many scores moved, and the first of them."""
+    """Return each pair as text: the number of changed scores and the first change."""
     return [_lines(pair) for pair in found]
 
 

@@ -1,4 +1,4 @@
-"""Notes for the reader of a comparison: what makes the compared policies less alike than they look."""
+"""Notes for the reader of a comparison about hidden differences between the compared policies."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MEASURING = tuple(f"{kind}: " for kind in ("completions", "completions_runs", "e
 
 
 def unlike_notes(found: Sequence[EvaluatedPolicy]) -> list[str]:
-    """Return notes about other evaluations, other code, and runs without a record."""
+    """Return notes about differing evaluations, differing code, and runs without a record."""
     keys = differing([meaning(policy) for policy in found])
     measured = [f"evaluated with different {', '.join(keys)}: the scores mean different things"] * bool(keys)
     return [*measured, *_other_code(found), *_unverified(found)]
 
 
 def readable(settings: Sequence[Setting]) -> tuple[list[Setting], list[str]]:
-    """Return the settings with readable answers, if any setting has them, and a note for each of the others."""
+    """Return the settings with readable answers (all settings if none has them), and a note for each other setting."""
     unread = [setting for setting in settings if not any(policy.parsed for policy in setting.trained)]
     if len(unread) < len(settings):
         settings = [setting for setting in settings if setting not in unread]
@@ -42,7 +42,7 @@ def few_seeds(names: Sequence[str]) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of further names."""
     return f"{', '.join(names[:MOST])}{f' and {len(names) - MOST} more' * (len(names) > MOST)}"
 
 

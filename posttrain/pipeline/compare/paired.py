@@ -24,7 +24,7 @@ def prompt_scores(rollouts: pl.DataFrame, score: Score) -> pl.DataFrame:
 
 
 def prompt_parts(rollouts: pl.DataFrame, score: Score) -> tuple[dict[str, Floats], dict[str, int]]:
-    """Return the mean of each reward part and metric on every prompt, and how many completions lack it.
+    """Return the mean of each reward part and metric on every prompt, and the number of completions without it.
 
     Completions without a score are excluded. NaN: no completion of the prompt has the value.
     """
@@ -45,7 +45,7 @@ def prompt_parts(rollouts: pl.DataFrame, score: Score) -> tuple[dict[str, Floats
 
 
 def is_readable(rollouts: pl.DataFrame, score: Score) -> bool:
-    """Return whether any completion has a readable answer. If none has, the scores are meaningless."""
+    """Tell whether any completion has a readable answer. Otherwise the scores are meaningless."""
     chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
     return bool((chosen["status"] == "ok").any())
 
@@ -61,7 +61,7 @@ def tested(scored: Sequence[Floats], pairs: Sequence[tuple[int, int]]) -> list[F
 
 
 def are_shares(scored: Sequence[Floats]) -> bool:
-    """Return whether all scores lie between 0 and 1."""
+    """Tell whether all scores lie between 0 and 1."""
     return all(np.nanmin(scores_SP) >= 0.0 and np.nanmax(scores_SP) <= 1.0 for scores_SP in scored)
 
 

@@ -1,4 +1,4 @@
-"""Planned questions: what a factor changes, averaged over all other settings, with seeds and prompts paired."""
+"""Planned questions: the effect of a factor, averaged over all other settings, with paired seeds and prompts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FEW = 2
 
 @dataclass(frozen=True)
 class Question:
-    """Whether one level of a factor is better than another one."""
+    """A question and its answer: is one level of a factor better than another?"""
 
     factor: str
     level: str
@@ -39,7 +39,7 @@ class Question:
     replicates: str = ""
     """`pairs` or `seeds`: what counts as independent; empty if there is one seed."""
     same: bool = False
-    """Whether all pairs have the same weights."""
+    """True if all pairs have the same weights."""
     falls: tuple[Fall, ...] = ()
 
     @property
@@ -78,11 +78,11 @@ class _Pairs:
     """The other settings and the seed."""
 
     def has(self, metric: str | None) -> bool:
-        """Return whether all trainings have a metric; None: the score."""
+        """Tell whether all trainings have a metric; None: the score."""
         return metric is None or all(metric in policy.parts for policy in (*self.left, *self.right))
 
     def contrast(self, metric: str | None = None) -> tuple[Contrast, Floats]:
-        """Return left minus right of the score or of a metric, and both means, on the prompts with a score in all."""
+        """Return left minus right and both means of the score or a metric, on prompts with a score in all trainings."""
         sides = [[by_metric(one, metric) if metric else one for one in side] for side in (self.left, self.right)]
         left_NP, right_NP = with_scores(*map(scores, sides))
         found = Contrast(left_NP - right_NP, [context for context, _ in self.cells], [seed for _, seed in self.cells])
@@ -188,7 +188,7 @@ def _replicates(have: Trainings, factor: Factor, metric: str | None = None) -> R
 
 
 def between_levels(have: Trainings, factor: Factor) -> list[Finding]:
-    """Return the tested differences of all pairs of a factor's levels that share trainings, with Holm's correction."""
+    """Return the tested differences, with Holm's correction, of a factor's pairs of levels that share cells."""
     pairs = [_paired(have, factor, *two)[0] for two in combinations(factor.levels(have.flats), 2)]
     contrasts = [one.contrast()[0] for one in pairs if one.left]
     repeated = replicates(contrasts)

@@ -23,7 +23,7 @@ def planned_text(found: Planned, score: Score, named: str | None = None) -> str:
 
 
 def tables(found: Planned, metric: str) -> list[tuple[str, list[list[str]]]]:
-    """Return up to three tables, each with what it is: questions over several seeds, of one seed, without an answer."""
+    """Return up to three titled tables: questions over several seeds, with one seed, and without an answer."""
     several = [one for one in found.questions if one.finding is not None and one.finding.over_seeds]
     single = [one for one in found.questions if one.finding is not None and not one.finding.over_seeds]
     unknown = [one for one in found.questions if one.finding is None]
@@ -55,7 +55,7 @@ def p_text(p_value: float) -> str:
 
 
 def planned_data(found: Planned) -> dict[str, Any]:
-    """Return the same as plain data."""
+    """Return the answers as plain data."""
     return {
         "prompts": found.prompts,
         "trainings": found.trainings,

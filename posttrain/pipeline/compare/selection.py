@@ -42,7 +42,7 @@ HEAD = "HEAD"
 
 @dataclass(frozen=True)
 class Selection:
-    """What a command's names mean."""
+    """The resolved names of a command line."""
 
     found: list[EvaluatedPolicy]
     left_out: list[LeftOut]
@@ -56,7 +56,7 @@ class Selection:
 def selected(
     names: Sequence[str], policy: str | None, score: Score, tasks: Sequence[str] = (), table: str | None = None
 ) -> Selection:
-    """Return the evaluated policies that the names mean, each once. Without names, return those of a table.
+    """Return the evaluated policies for these names, each once; without names, all policies of a table.
 
     `tasks`: only use the prompts of these tasks. `table`: None means the one of `evaluate.settings`, or the first.
     """

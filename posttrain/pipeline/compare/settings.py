@@ -40,7 +40,7 @@ class Setting:
 
 
 def meaning(policy: EvaluatedPolicy) -> Flat:
-    """Return the settings of a policy's evaluation that change its score's meaning: all except those in HOW."""
+    """Return the evaluation settings that change the meaning of a policy's score: all except the keys in HOW."""
     found = meaning_of(policy.policy, policy.settings)
     own = (f"reward.{policy.metric}", f"reward.{policy.metric}.weight")
     kept = (key for key in found if not key.startswith("reward.") or key.startswith(f"{own[0]}."))
@@ -48,7 +48,7 @@ def meaning(policy: EvaluatedPolicy) -> Flat:
 
 
 def meaning_of(label: str, settings: Flat) -> Flat:
-    """Return the same for a folder under results/. `settings`: all of params.yaml."""
+    """Return these settings for a folder under results/. `settings`: all of params.yaml."""
     group, _, name = label.rpartition("/")
     shared = f"evaluate.policies.{label}" in settings
     head = "evaluate.settings." if shared else f"evaluate.{group or 'runs'}.{name}."
@@ -95,7 +95,7 @@ def _are(count: int) -> str:
 
 
 def flat_settings(found: Sequence[EvaluatedPolicy]) -> list[Flat]:
-    """Return the settings of each training that are compared: what differs in them makes other settings."""
+    """Return the compared settings of each training. Trainings with different values are different settings."""
     return [_compared(policy, found) for policy in found]
 
 
@@ -119,7 +119,7 @@ def by_code(trained: Sequence[EvaluatedPolicy]) -> list[list[EvaluatedPolicy]]:
 
 
 def mean_score(setting: Setting) -> tuple[float, float, float]:
-    """Return a setting's mean with its interval: over prompts for one training, over seeds too for several."""
+    """Return a setting's mean and its interval: over prompts, and for several trainings over seeds too."""
     (scored,) = with_scores(scores(setting.trained))
     if len(scored) == 1:
         seed = int(setting.trained[0].settings.get("evaluate.settings.seed", SEED))
@@ -179,7 +179,7 @@ def _section_behind(value: str, settings: Flat) -> str | None:
 
 
 def seed_of(policy: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> str:
-    """Return the seeds behind a training as text, of those that differ between the trainings; `2` for one of them."""
+    """Return a training's seed values that differ between the trainings, as text such as `2` or `2/3`."""
     if len({other.policy for other in found}) == 1:
         keys = dict.fromkeys(key for other in found for key in other.settings if is_seed(key))
         varying = [key for key in keys if len({other.settings.get(key) for other in found}) > 1]
@@ -236,7 +236,7 @@ def distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:
 
 
 def _is_same(policy: EvaluatedPolicy, other: EvaluatedPolicy) -> bool:
-    """Return whether two policies have the same weights; if a model is missing, the same curve or scores."""
+    """Tell whether two policies have the same weights; if a model is missing, the same curve or scores."""
     if policy.trained and other.trained:
         return policy.trained == other.trained
     same_scores = np.array_equal(policy.scores_P, other.scores_P, equal_nan=True)

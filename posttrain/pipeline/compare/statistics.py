@@ -19,7 +19,7 @@ _CHUNK = 2_000_000
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference of left and right, with samples of its error."""
+    """The mean difference between left and right, with samples of its error."""
 
     mean: float
     errors: Floats
@@ -40,7 +40,7 @@ class Difference:
 
     @property
     def p_value(self) -> float:
-        """How often chance alone gives a difference at least as large."""
+        """The probability that chance gives a difference at least as large."""
         larger = len(self.errors) - int(np.searchsorted(self.errors, abs(self.mean), side="left"))
         return max((1 + larger) / (1 + len(self.errors)), self.least_p)
 
@@ -58,7 +58,7 @@ class Finding:
 
     @property
     def significant(self) -> bool:
-        """Whether the interval excludes 0."""
+        """True if the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 

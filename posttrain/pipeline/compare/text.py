@@ -96,7 +96,7 @@ def _listed(labels: Sequence[str], places: Iterable[int]) -> str:
 
 
 def as_data(found: Comparison) -> dict[str, Any]:
-    """Return the same as plain data."""
+    """Return the comparison as plain data."""
     labels = [mean.label for mean in found.means]
     return {
         "prompts": found.prompts,

@@ -45,7 +45,7 @@ TILE: Final = 64
 
 @dataclass(frozen=True)
 class TokenShift:
-    """Shares of the positions, and the most shifted tokens: `shifted` of the `written` times."""
+    """Shares of positions, and the most shifted tokens: `shifted` of `written` occurrences."""
 
     first: str
     second: str
@@ -105,7 +105,7 @@ def token_shift(names: Sequence[str]) -> TokenShift:
 
 @torch.no_grad()
 def token_ranks(model: Any, rows: Sequence[TokenRow], runtime: Runtime) -> list[int]:
-    """Return how many tokens the model ranks above each trained token, row by row."""
+    """Return the number of tokens that the model ranks above each trained token, row by row."""
     head, found = head_of(model), dict[int, list[int]]()
     for some in micro_batches([len(row) for row in rows], list(range(len(rows))), MICRO_TOKENS):
         packed = pack([rows[place] for place in some]).to(runtime.device)

@@ -20,7 +20,7 @@ from posttrain.pipeline.workspace import checkpoint_path, model_path
 
 
 def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
-    """Return everything that a line of a source reached."""
+    """Return everything that a line of a source has affected."""
     query = parse_query(what)
     source = Path(what.rpartition(":")[0])
     removed = leftovers(read())
@@ -58,7 +58,7 @@ def _figures(figures: Figures, runs: set[str]) -> dict[str, float]:
 
 
 def _kept(model: str) -> str:
-    """Return whether the run's model and checkpoints exist."""
+    """Tell whether the run's model and checkpoints exist."""
     there = "there" if model_path(model).exists() else "not in the workspace"
     return f"{there}, with checkpoints" if any(checkpoint_path(model).glob("*")) else there
 

@@ -44,7 +44,7 @@ def why(what: str, form: Literal["words", "json"]) -> str:
 
 
 def explain(what: str) -> list[Node]:
-    """Return one tree for the question. A bare number gives one tree for each metric with that value."""
+    """Return the trees for a question: one, or for a bare number one for each metric with that value."""
     figures, lineage = Figures(), Lineage()
     if not figures.lock:
         raise PipelineError(what="no run has been recorded", where=LOCK, fix="Run the pipeline first: dvc repro")
@@ -64,7 +64,7 @@ def explain(what: str) -> list[Node]:
 
 
 def explain_figure(figure: Figure, figures: Figures, lineage: Lineage) -> Node:
-    """Return a number with the rows that it averages and everything these were made from."""
+    """Return a number with the rows that it averages, and the sources of these rows."""
     node = Node(f"{figure.name} = {figure.value:.6g}", {"file": figure.file})
     if also := shown_in(figure):
         node.facts["also shown in"] = also

@@ -1,4 +1,4 @@
-"""All numbers that the pipeline records or reports, by name: `grpo.score`, `reward/main.heldout_accuracy`."""
+"""All numbers that the pipeline records or reports, by names such as `grpo.score` or `reward/main.heldout_accuracy`."""
 
 from __future__ import annotations
 
@@ -124,14 +124,14 @@ class Figures:
         return Figure(found["owner"], f"{key}@{found['step']}", value, file, stage)
 
     def named(self, what: str) -> Figure | None:
-        """Return a number by its name, by its column in the report, or by its policy or reward model alone."""
+        """Return a number by its name, by its column in the report, or by only its policy or reward model."""
         owner, dot, key = what.rpartition(".")
         names = [what, f"{owner}.{_COLUMNS.get(key, key)}"] if dot else []
         names += [f"{what}.{main}" for main in MAIN]
         return next((self.recorded[name] for name in names if name in self.recorded), None) or self.curve(what)
 
     def equal_to(self, number: str) -> list[Figure]:
-        """Return the numbers that equal this one at its decimals, including points of curves."""
+        """Return the numbers, including points of curves, that equal this number after rounding to its decimals."""
         digits = len(number.partition(".")[2])
         wanted = float(number)
         points = [point for point in self._points() if digits]
@@ -192,7 +192,7 @@ def _made(entry: Mapping[str, Any], file: str) -> bool:
 
 
 def is_number(what: str) -> bool:
-    """Return whether a text is a bare number with a decimal point, which distinguishes it from an id."""
+    """Tell whether a text is a bare number with a decimal point. An id has no decimal point."""
     return _NUMBER.fullmatch(what) is not None
 
 

@@ -1,4 +1,4 @@
-"""Find inputs that are in neither git nor DVC's cache. Another clone, an experiment and a tag lack them."""
+"""Find inputs that are in neither git nor DVC's cache. Other clones, experiments and tags lack these inputs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def kept_note() -> str:
 
 
 def is_in_cache(digest: str, cache: Path) -> bool:
-    """Return whether DVC's cache contains a file, or a folder's list and all of its files."""
+    """Tell whether DVC's cache contains a file, or a folder's list and all of its files."""
     place = cache / _CACHED / digest[:2] / digest[2:]
     if not digest.endswith(".dir") or not place.is_file():
         return place.is_file()
@@ -114,7 +114,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _is_inside(text: str) -> bool:
-    """Return whether a text names a file or folder in this folder. Absolute paths do not count."""
+    """Tell whether a text names a file or folder in this folder. Absolute paths do not count."""
     path = os.path.normpath(text)
     inside = path != "." and not path.startswith(("/", "..")) and "\0" not in text
     return inside and os.path.exists(path)  # noqa: PTH110  Path's own raises where a text is too long for a name
@@ -143,7 +143,7 @@ def tracked_by_dvc() -> Iterator[tuple[PurePosixPath, tuple[str, bool]]]:
 
 
 def _is_kept(path: PurePosixPath, digest: str, digests: Digests, *, added: bool) -> bool:
-    """Return whether the cache has it. Content of `dvc add` must also be unchanged; `code` is not in the cache."""
+    """Tell whether the cache has it. Content of `dvc add` must also be unchanged; `code` is not in the cache."""
     if not digest:  # of another kind of digest than md5
         return True
     return is_in_cache(digest, cache_folder()) and not (added and digests.of(str(path)) not in (digest, None))

@@ -64,7 +64,7 @@ class Query:
 
     @cached_property
     def decoded(self) -> list[str]:
-        """Encodings such as UTF-7 in which the bytes of a text depend on its neighbours."""
+        """Encodings such as UTF-7, in which the bytes of a text depend on adjacent text."""
         return [
             name
             for name in self.encodings
@@ -84,7 +84,7 @@ class Query:
 
 
 def is_row(what: str) -> bool:
-    """Return whether a text has the form of a row id."""
+    """Tell whether a text has the form of a row id."""
     return _ID.fullmatch(what) is not None
 
 
@@ -112,7 +112,7 @@ def parse_query(row: str) -> Query:
 
 
 def texts_of(rows: Iterable[Any]) -> tuple[str, ...]:
-    """Return the texts that identify rows: the long ones, or the longest if a row has no long one."""
+    """Return the texts that identify rows: all long texts of a row, or else its longest text."""
     found: dict[str, None] = {}
     for row in rows:
         texts = [text.strip()[:LONGEST].strip() for text in _strings(row)]

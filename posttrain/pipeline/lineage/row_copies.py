@@ -1,4 +1,4 @@
-"""`posttrain where ROW`: find every copy of a row, and the runs that have read one.
+"""`posttrain where ROW`: find every copy of a row, and the runs that have read a copy.
 
 Copies can be in files of the workspace and, by content, in objects of DVC's cache, its remotes, its run cache, and git.
 """

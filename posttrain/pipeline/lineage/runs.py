@@ -1,4 +1,4 @@
-"""Find the runs that have read a row, from dvc.lock. They and the runs that use their models must run again."""
+"""Find the runs in dvc.lock that have read a row. These runs and runs that use their models must run again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def model_made(stage: str) -> str | None:
 
 
 def affected(lock: Mapping[str, Any], digests: Collection[str], files: Iterable[str]) -> dict[str, str]:
-    """Return stage -> the input through which the row reached it: a file with the row, or another such stage's output.
+    """Return stage -> the input with the row: a file that contains it, or the output of another such stage.
 
     A table is judged by its content. It does not matter that another table of the same run contains the row.
     """

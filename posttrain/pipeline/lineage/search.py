@@ -26,11 +26,11 @@ _NOT_SEARCHED: Final = {".git", "__pycache__", "node_modules"}
 
 
 class NotSearchedError(Exception):
-    """The file may contain a text that a search of its bytes cannot find."""
+    """A search of the file's bytes might miss a text."""
 
 
 def in_files(files: Iterable[Path], query: Query) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Return the matching rows or lines of each file, and why other files could not be searched."""
+    """Return the matching rows or lines of each file, and the reasons why other files could not be searched."""
     found, failed = dict[str, list[int]](), dict[str, str]()
     for file in files:
         try:
@@ -50,7 +50,7 @@ def in_file(file: Path, query: Query) -> list[int] | None:
 
 
 def in_bytes(data: bytes | mmap.mmap, query: Query) -> list[int] | None:
-    """Return the same for the content of a file. Weights contain no text and are skipped."""
+    """Return the matching rows or lines in the content of a file. Weights contain no text and are skipped."""
     header = int.from_bytes(data[:8], "little")
     if data[8:10] == b'{"' and header <= len(data) - 8:  # safetensors: eight bytes of its header's length, and this
         return None

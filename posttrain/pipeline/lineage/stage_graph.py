@@ -1,4 +1,4 @@
-"""The project's own graph: which run starts from which, as an outline of text and as a layered picture."""
+"""The project's graph of runs and their start models, as a text outline and as a layered picture."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class StageGraph:
         return found
 
     def drawn(self, name: str) -> list[str]:
-        """Return the inputs that are drawn: the parent, and those that no other drawn input needs."""
+        """Return the inputs to draw: the parent, and inputs that no other drawn input needs."""
         parent, inputs = self.parent(name), self.inputs[name]
         return [one for one in inputs if one == parent or not any(one in self.above[other] for other in inputs)]
 
     @cached_property
     def depth(self) -> dict[str, int]:
-        """The number of stages on the longest way to each stage."""
+        """The number of stages on the longest path to each stage."""
         found: dict[str, int] = {}
         for name, inputs in self.inputs.items():  # in dependency order
             found[name] = 1 + max((found[one] for one in inputs), default=-1)

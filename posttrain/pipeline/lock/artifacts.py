@@ -54,7 +54,7 @@ def require_artifact(name: str, path: str) -> None:
 
 
 def with_artifact(text: str, name: str, path: str) -> str | None:
-    """Return a dvc.yaml with one more artifact and all other lines as they are; None if its form is too unusual."""
+    """Return a dvc.yaml with one more artifact and unchanged other lines; None if its layout is not supported."""
     _, block = split_artifacts(text)
     indent = next((found[1] for found in [re.search(r"^( +)[^ #\n]", block, re.MULTILINE)] if found), "  ")
     label = name if _loaded(name) == name else f'"{name}"'

@@ -31,7 +31,7 @@ def gaps(root: Path, pipeline: Pipeline, lock: Mapping[str, Mapping[str, Any]]) 
 
 
 def gap_words(root: Path, pipeline: Pipeline, lock: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return stage -> a text with its outputs that DVC's cache lacks."""
+    """Return stage -> a text that lists its outputs missing in DVC's cache."""
     found: dict[str, list[str]] = {}
     for name, out in gaps(root, pipeline, lock):
         found.setdefault(name, []).append(out["path"])

@@ -92,7 +92,7 @@ def normalised(file: Path) -> str:
 
 
 def is_blank(digest: str) -> bool:
-    """Return whether a digest belongs to a file without code, like most `__init__.py`."""
+    """Tell whether a digest belongs to a file without code, like most `__init__.py`."""
     return digest == _short("")
 
 
@@ -191,7 +191,7 @@ def _is_number(node: ast.AST) -> bool:
 
 
 def _is_docstring(node: ast.AST) -> bool:
-    """Return whether the node is a bare string, which nothing uses."""
+    """Tell whether the node is a bare string, which nothing uses."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 

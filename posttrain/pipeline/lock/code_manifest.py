@@ -86,7 +86,7 @@ def code_path(stage: str) -> Path:
 
 
 class Library:
-    """The modules of the library and the user, and which of them each run can load."""
+    """The modules of the library and the user, and the modules that each run can load."""
 
     def __init__(self, outlines: Outlines | None = None) -> None:
         self.modules = _modules(CUSTOM, CUSTOM)
@@ -181,7 +181,7 @@ class Library:
         return {_shown(self.modules[name]): has.digest for name, has in found.items() if not is_blank(has.digest)}
 
     def check_own(self, stage: str, settings: Mapping[str, Any]) -> None:
-        """Reject imports that `code` cannot cover, by the user's modules that a run names and their imports."""
+        """Reject imports that `code` cannot record, in the user's modules of a run and in their imports."""
         names = set(names_of(stage, settings))
         self._closure(self._own(names), names)
 
@@ -243,7 +243,7 @@ def write_code() -> list[Path]:
 
 
 def is_current() -> bool:
-    """Return whether code/ matches the present code and packages."""
+    """Tell whether code/ matches the present code and packages."""
     check_installed()
     library, settings = Library(), read_yaml(PARAMS_FILE)
     stages = list(run_names(settings))
@@ -320,7 +320,7 @@ def _modules(folder: Path, root: Path) -> dict[str, Path]:
 
 
 def named_files(settings: Any) -> list[str]:
-    """Return the files in `custom` that settings name, directly or by folder."""
+    """Return the files in `custom` that settings refer to, directly or by folder."""
     return _own_files(set(texts_in(settings)))
 
 

@@ -62,7 +62,7 @@ class Digests:
         return [{"md5": self._file(f"{path}/{name}", marks[name]), "relpath": name} for name in sorted(marks)]
 
     def adopt(self, path: str, digest: str, manifest: Path, until: int) -> None:
-        """Take over the digests that DVC has recorded for an output, except for files that changed after `until`."""
+        """Reuse the digests that DVC has recorded for an output, except for files that changed after `until`."""
         parts = {"": digest}
         if digest.endswith(".dir"):  # DVC's list of the folder's files
             whole = manifest.is_file() and f"{file_digest(manifest)}.dir" == digest
@@ -118,7 +118,7 @@ class Digests:
 
 
 def _settled(changed: int, now: int) -> bool:
-    """Return whether rewriting a file now would change its time. Clocks may tick in seconds or milliseconds."""
+    """Tell whether rewriting a file now would change its time. Clocks may tick in seconds or milliseconds."""
     return now - changed > (TICK_NS if changed % 1_000_000 else SETTLED_NS)
 
 
@@ -162,13 +162,13 @@ def recorded(folder: Path = Path()) -> dict[str, dict[str, Any]]:
 
 
 def read_lock(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the same if the lock is already held."""
+    """Return the stages; the caller already holds the lock."""
     file = folder / LOCK
     return _stages(file, mark(file)) if file.is_file() else {}
 
 
 def read_settled(folder: Path = Path()) -> dict[str, dict[str, Any]]:
-    """Return the same without the lock. DVC may be writing the file in place, so wait until it is stable."""
+    """Return the stages without the lock. DVC may be writing the file in place, so wait until it is stable."""
     file = folder / LOCK
     for _ in range(WRITES):
         if not file.is_file() or time.time_ns() - file.stat().st_mtime_ns > TICK_NS:
@@ -179,7 +179,7 @@ def read_settled(folder: Path = Path()) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def dvc_lock(root: Path) -> Iterator[None]:
-    """Keep every DVC process from writing its own files in this project. DVC writes them in place."""
+    """Prevent all DVC processes from writing DVC's files in this project, because DVC writes them in place."""
     from dvc.lock import make_lock
 
     folder = root / DIGESTS_FILE.parent

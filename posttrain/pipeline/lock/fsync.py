@@ -58,7 +58,7 @@ def cache_folder(root: Path) -> Path:
 
 
 def _names_a_cache(root: Path) -> bool:
-    """Whether a configuration file of DVC may say where its cache is."""
+    """True if a configuration file of DVC may say where its cache is."""
     from dvc.dirs import global_config_dir, system_config_dir
 
     folders = (Path(global_config_dir()), Path(system_config_dir()))

@@ -170,7 +170,7 @@ def value_at(settings: Any, key: str) -> Any:
 def changed(
     old: Any, new: Any, missing: Any = None, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yield the key path and both values of each place where nested settings differ."""
+    """Yield the key path and both values of each difference between nested settings."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in {**old, **new}:
             yield from changed(old.get(key, missing), new.get(key, missing), missing, (*path, str(key)))
@@ -233,7 +233,7 @@ def _stage(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Dec
 
 
 def _is_uncached(entry: Any) -> bool:
-    """Return whether an output of dvc.yaml has the option `cache: false`."""
+    """Tell whether an output of dvc.yaml has the option `cache: false`."""
     return isinstance(entry, Mapping) and any(
         isinstance(o, Mapping) and o.get("cache") is False for o in entry.values()
     )

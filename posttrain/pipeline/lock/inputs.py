@@ -1,4 +1,4 @@
-"""The inputs of a stage. They are recorded at the start and compared with dvc.lock, and again until all is written.
+"""The inputs of a stage: recorded at its start, and compared with dvc.lock then and until all outputs are written.
 
 DVC reads the dependencies again after the command has ended and records that state. So a stage whose inputs changed
 meanwhile must fail. Otherwise dvc.lock would list inputs that the outputs were not made from.
@@ -144,7 +144,7 @@ class _Running:
             )
 
     def _settings_changed(self) -> bool:
-        """Return whether settings changed that count as code: no key of dvc.yaml has them."""
+        """Tell whether settings changed that count as code: no key of dvc.yaml has them."""
         try:
             return settings_of(self._stage, read_yaml(PARAMS_FILE)) != self.found.get("settings", {})
         except PosttrainError:  # half saved
@@ -216,7 +216,7 @@ def confirm() -> None:
 
 
 def used() -> dict[str, Any]:
-    """Return what the stage has used and written in dvc.lock's form: inputs, parameters, outputs and code."""
+    """Return the stage's inputs, parameters, outputs and code in dvc.lock's form."""
     if not _FIXED:
         return {}
     inputs, digests = _FIXED[0], Digests()
@@ -258,7 +258,7 @@ def _check_code(marks: Mapping[str, Mapping[str, Mark]]) -> None:
 
 
 def _related(path: str, other: str) -> bool:
-    """Return whether two paths are equal or one contains the other."""
+    """Tell whether two paths are equal or one contains the other."""
     first, second = Path(path), Path(other)
     return first.is_relative_to(second) or second.is_relative_to(first)
 

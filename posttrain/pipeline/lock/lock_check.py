@@ -22,7 +22,7 @@ NOTES: Final = Path(".dvc/tmp/ended")
 
 
 def note_finished(record: Path) -> None:
-    """Leave a note that DVC will record the run that wrote this record."""
+    """Write a note that DVC is about to record the run with this record."""
     stage = os.environ.get("DVC_STAGE")
     if stage and NOTES.parent.is_dir():
         note = {"stage": stage, "path": record.as_posix(), "record": file_digest(record)}
@@ -30,7 +30,7 @@ def note_finished(record: Path) -> None:
 
 
 def check_and_sync(root: Path, stage: str = "") -> None:
-    """Write DVC's cache to the disk. Raise if dvc.lock lists inputs that the stage (or any stage) did not use."""
+    """Write DVC's cache to the disk. Raise if dvc.lock lists an input that the stage (or any stage) did not use."""
     if lines := forget_mismatched(root, stage):
         raise PipelineError(what="\n".join(lines), where="dvc.lock", fix="Run it again")
     sync_cache(root)

@@ -27,7 +27,7 @@ def read_entries() -> Entries:
 
 
 def write_entries(entries: Mapping[str, Any], root: Path = Path()) -> None:
-    """Write the entries to dvc.lock in DVC's format. They were read under the same `dvc_lock`."""
+    """Write the entries to dvc.lock in DVC's format. The caller must have read them under the same `dvc_lock`."""
     from dvc.utils.serialize import dumps_yaml
 
     write_text(root / LOCK, dumps_yaml({"schema": "2.0", "stages": dict(entries)}))

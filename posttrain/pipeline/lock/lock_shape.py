@@ -30,7 +30,7 @@ def lock_stages(text: bytes | str, where: str) -> dict[str, dict[str, Any]]:
 
 
 def lock_data(text: bytes | str, where: str) -> dict[str, Any]:
-    """Return the content of a dvc.lock, from an earlier process if one has parsed it."""
+    """Return the content of a dvc.lock, from a cache if an earlier process has parsed it."""
     found: dict[str, Any] = parsed_once(text, Path(where).name, lambda: _read(text, where, FIX))
     return found
 

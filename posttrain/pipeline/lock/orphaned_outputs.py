@@ -38,12 +38,12 @@ def leftovers(settings: Settings) -> Leftovers:
 
 
 def describe_leftovers() -> str:
-    """Return the files that `clean` would remove, a line per removed run."""
+    """Return the files that `clean` would remove, one line per removed run."""
     return "\n".join(_lines(leftovers(read()), "left of")) or _NOTHING
 
 
 def remove_leftovers() -> str:
-    """Remove the leftovers. DVC's cache keeps outputs until `dvc gc`, so a run that is added again is restored."""
+    """Remove the leftovers. DVC can restore a run that is added again, until `dvc gc` removes its outputs."""
     with dvc_lock(Path()):  # a DVC that runs would otherwise lose the entry that it writes meanwhile
         return _remove_leftovers()
 

@@ -1,4 +1,4 @@
-"""Compare the installed package with the one that a project pins: version and digest in posttrain.lock."""
+"""Compare the installed package with the version and digest that a project pins in posttrain.lock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def describe_package(package: dict[str, Any]) -> str:
 
 
 def check_installed() -> None:
-    """Raise if this folder is a project that pins another package than the installed one."""
+    """Raise if this folder is a project that pins a different package than the installed package."""
     wanted = pinned()
     if wanted is None:
         return

@@ -46,20 +46,20 @@ def check_plugins(*stages: str) -> None:
 
 
 def missing_in_records() -> str:
-    """Return which packages in records to install; empty if none is missing."""
+    """Return a text about missing packages in records and how to install them; empty if none is missing."""
     missing: dict[tuple[str, str], str] = {}
     for file in sorted(RECORDS.rglob("*.json")):
         for name, made in _named(file).items():
             if not _installed(name):
                 missing.setdefault((name, made), str(file))
     return ". ".join(
-        f"{file} names the package {shown(name, made)} with a plugin, which is not installed. {install(name, made)}"
+        f"{file} uses a plugin of the package {shown(name, made)}, which is not installed. {install(name, made)}"
         for (name, made), file in missing.items()
     )
 
 
 def lacks_plugins() -> bool:
-    """Return whether code/ lists a plugin whose package is not installed."""
+    """Tell whether code/ lists a plugin whose package is not installed."""
     return any(missing_in(file) for file in FOLDER.rglob("*.json"))
 
 
@@ -69,7 +69,7 @@ def missing_in(file: Path) -> dict[str, str]:
 
 
 def plugin_lines() -> list[str]:
-    """Return a line for each other distribution with the names that it registers, and notes on unusable names."""
+    """Return a line for each other distribution with its registered names, and notes on unusable names."""
     by_package: dict[str, list[Plugin]] = {}
     for plugin in every():
         if not plugin.is_ours:
@@ -118,7 +118,7 @@ def _code_of_record(file: Path) -> dict[str, dict[str, str]] | None:
 
 
 def is_missing(name: str, made: str) -> bool:
-    """Return whether an entry of a run's packages belongs to a plugin that is not installed."""
+    """Tell whether an entry of a run's packages belongs to a plugin that is not installed."""
     return is_plugin_version(made) and not _installed(name)
 
 
@@ -127,7 +127,7 @@ def _installed(name: str) -> bool:
 
 
 def _has_files(name: str) -> bool:
-    """Return whether a distribution's metadata exists. Its modules may still be missing."""
+    """Tell whether a distribution's metadata exists. Its modules may still be missing."""
     try:
         version(name)
     except PackageNotFoundError:
@@ -141,7 +141,7 @@ def shown(name: str, made: str) -> str:
 
 
 def install(name: str, made: str) -> str:
-    """Return how to install the version of a distribution that a run used."""
+    """Return an instruction to install the version of a distribution that a run used."""
     package = f"{name}=={made.partition(' ')[0]}"
     again = "Install it again: python -m pip install --force-reinstall"
     return f"{again if _has_files(name) else 'Install it: python -m pip install'} {package}"

@@ -32,7 +32,7 @@ MOST: Final = 6
 
 
 class Reasons:
-    """What is out of date in a workspace, as `dvc status` would report it after the stage `code` has run."""
+    """Find what is out of date in a workspace, as `dvc status` would after the stage `code` has run."""
 
     def __init__(self, root: Path = Path()) -> None:
         self.pipeline = Pipeline(root)
@@ -53,7 +53,7 @@ class Reasons:
         self._digests.keep()
 
     def of(self, name: str) -> tuple[str, ...]:
-        """Return why one stage itself must run, apart from the stages upstream; empty if it need not."""
+        """Return the reasons why a stage itself must run, without upstream reasons; empty if it is up to date."""
         if name == CODE:  # compared by its files, which say more: those of the stages that a change cannot reach stay
             return ()
         if name not in self._known:
@@ -61,11 +61,11 @@ class Reasons:
         return self._known[name]
 
     def changes(self, name: str) -> bool:
-        """Return whether a stage must run for its own reasons. If it only lacks outputs, DVC restores them."""
+        """Tell whether a stage itself must run. If only its outputs are missing, DVC restores them instead."""
         return any(not reason.startswith("its output ") for reason in self.of(name))
 
     def below(self, name: str) -> list[str]:
-        """Return the stages without own reasons that must run because this one must."""
+        """Return the stages that must run only because this stage must run."""
         stages, queue = {name}, [name] if self.changes(name) else []
         while queue:
             later = self.pipeline.downstream.get(queue.pop(), set()) - stages
@@ -74,7 +74,7 @@ class Reasons:
         return sorted(stage for stage in stages if not self.of(stage))
 
     def to_run(self, running: Collection[str]) -> list[str]:
-        """Return the stages that are running or must run, in order."""
+        """Return the running stages and stale stages, in order."""
         spreading, found = set[str](), []
         for name in self.pipeline.order():
             below = not spreading.isdisjoint(self.pipeline.upstream[name])
@@ -149,7 +149,7 @@ class Reasons:
                 yield ALTERED.format(path)
 
     def is_absent(self, name: str) -> bool:
-        """Return whether a stage is stale only because none of its outputs is there, as in a fresh clone."""
+        """Tell whether a stage is stale only because all its outputs are missing, as in a fresh clone."""
         start, outs = MISSING.partition("{}")[0], self.pipeline.stages[name].outs
         kept = [out for out in outs if out not in self.pipeline.stages[name].uncached]
         why = self.of(name)
@@ -184,7 +184,7 @@ class Reasons:
 
 
 class DuringRun(Reasons):
-    """The same for a stage that DVC is running: `code` has run before it, and no output is read again."""
+    """The reasons of a stage that DVC is running: `code` has run before, and outputs are not read again."""
 
     def keep(self) -> None:
         """Store the digests of files that no stage writes for the next process."""
@@ -206,7 +206,7 @@ class DuringRun(Reasons):
 
 
 def accepted_code(record: Mapping[str, Any]) -> Code | None:
-    """Return the code of a run's result: the code that it used plus changes accepted since; None if not recorded."""
+    """Return the code of a run's result: the code used plus changes accepted since then; None if not recorded."""
     used = record.get("code")
     if not isinstance(used, Mapping):
         return None

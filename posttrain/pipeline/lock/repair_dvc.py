@@ -67,7 +67,7 @@ def repair_lock(root: Path) -> str:
 
 
 def follow_move(root: Path) -> None:
-    """Set this folder's site cache if the settings name the one of the folder that it was copied or moved from.
+    """Set this folder's site cache if the settings still point to the folder that it was copied or moved from.
 
     DVC does not support a relative path, because it would depend on where DVC is started. DVC's copies for experiments
     are skipped, and so is every folder if Python lacks DVC, e.g. in a tracker's environment.
@@ -157,7 +157,7 @@ def _holders(held: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _holds(holder: dict[str, Any], written: float) -> bool:
-    """Return whether the DVC process with a lock is still running. Another process may have its id now."""
+    """Tell whether the DVC process with a lock is still running. Another process may have its id now."""
     try:
         process = psutil.Process(int(holder["pid"]))
         if process.status() == psutil.STATUS_ZOMBIE or process.create_time() > written + CLOCK_S:
@@ -205,7 +205,7 @@ def _remove_link_tests(root: Path) -> list[str]:
 
 
 def in_conflict(lock: Path) -> bool:
-    """Return whether dvc.lock has a git merge conflict, which a person must resolve."""
+    """Tell whether dvc.lock has a git merge conflict, which a person must resolve."""
     return lock.is_file() and b"\n<<<<<<< " in b"\n" + lock.read_bytes()
 
 
@@ -221,7 +221,7 @@ def lock_entries(text: bytes) -> dict[str, dict[str, Any]] | None:
 
 
 def _fits_dvc(lock: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Return whether a dvc.lock has the form that DVC reads."""
+    """Tell whether a dvc.lock has the form that DVC reads."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc_data.hashfile.hash import algorithms_available
     from voluptuous import Invalid

@@ -1,4 +1,4 @@
-"""What a run's code is looked up by: the names in its settings; and the settings that count as its code."""
+"""Settings and code of a run: names in settings that refer to code, and settings that count as code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROMPTS: Final = "/prompts"
 
 
 def settings_of(stage: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that are written into code/STAGE/RUN.json: the shared seed, or those of completions.
+    """Return the settings to write into code/STAGE/RUN.json: the shared seed, or the settings of completions.
 
     DVC depends on a key with all that is below it, and the settings of scores are below the same keys.
     """
@@ -79,7 +79,7 @@ def _defaults(own: Any) -> Iterator[str]:
 
 
 def _names_no_kind(value: Any) -> bool:
-    """Return whether nested settings have a reward `correct` without `answer`."""
+    """Tell whether nested settings have a reward `correct` without `answer`."""
     if isinstance(value, list):
         return "correct" in value or any(_names_no_kind(inner) for inner in value)
     if not isinstance(value, Mapping):

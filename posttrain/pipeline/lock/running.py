@@ -1,4 +1,4 @@
-"""Find the running stages from the file in which running DVC processes list what they write."""
+"""Find the running stages from the file in which DVC processes list the outputs they are writing."""
 
 from __future__ import annotations
 

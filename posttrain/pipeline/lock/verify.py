@@ -33,7 +33,7 @@ AGAIN: Final = "If something is missing now, `dvc repro` makes it again (`dvc pu
 
 
 def repair(root: Path) -> str:
-    """Fix the effects of a kill, a power cut or an edit on DVC's files, without reading the cache. Return lines."""
+    """Repair DVC's files after a kill, a power cut or an edit, without reading the cache. Return lines about it."""
     repaired = repair_dvc.repair_lock(root)
     if repair_dvc.in_conflict(root / LOCK):
         return repaired

@@ -32,13 +32,13 @@ def metric_named(stage: str, name: str) -> Metric | None:
 
 
 def about(stage: str, name: str) -> str:
-    """Return what a metric of a stage means, when it is healthy and what to do, as plain text; empty if unknown."""
+    """Return a metric's meaning, healthy range and remedy as plain text; empty if it is unknown."""
     entry = metric_named(stage, name)
     return "" if entry is None else entry.text()
 
 
 def texts(curves: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return metric -> its text, for curves with `path` and `columns`. Stages that differ have one sentence each."""
+    """Return metric -> text, for curves with `path` and `columns`. Stages with different texts get a sentence each."""
     found: dict[str, dict[str, list[str]]] = {}
     for curve in curves:
         stage = stage_of(curve["path"])

@@ -55,7 +55,7 @@ def evaluator_of(own: Any, where: str) -> Evaluator:
 
 @contextmanager
 def whole(model: Path) -> Iterator[Path]:
-    """Yield a folder that transformers can read alone. For an adapter, it is temporary."""
+    """Yield a complete model folder for transformers. For an adapter, it is temporary."""
     if not is_adapter(model):
         yield model
         return

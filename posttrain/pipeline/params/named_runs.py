@@ -1,4 +1,4 @@
-"""The settings of a run in params.yaml: the settings of its algorithm with some replaced."""
+"""The settings of a run in params.yaml: its algorithm's settings, some of them replaced by the run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SECTIONS = {
 
 
 def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
-    """Return the settings of the run's algorithm with the run's own in their place, typed and checked."""
+    """Return the algorithm's settings, updated with the run's settings, typed and checked."""
     return typed_run(at(read(), section), section, algorithms)
 
 
 def typed_run(own: Any, section: str, algorithms: Mapping[str, Algorithm]) -> Any:
-    """Return the same for a run's mapping in params.yaml."""
+    """Return the settings for a run's mapping in params.yaml."""
     if not isinstance(own, dict) or not isinstance(own.get("algorithm"), str):
         fix = f"Set algorithm to one of: {', '.join(algorithms)}"
         raise ParamsError(what=f"{section} has no algorithm", where=PARAMS_FILE, fix=fix)

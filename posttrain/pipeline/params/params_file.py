@@ -37,7 +37,7 @@ _LAST: list[Any] = []
 
 
 def _is_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Return whether both are the same objects of one parsed file."""
+    """Tell whether both are the same objects of one parsed file."""
     return old.keys() == new.keys() and all(old[name] is value for name, value in new.items())
 
 

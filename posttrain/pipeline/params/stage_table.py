@@ -28,10 +28,10 @@ class Stage:
     runs: str = ""
     """MODULE:NAME of the settings class, or of a table of algorithms or evaluators; empty: the runs are only names."""
     seeded: bool = False
-    """Whether its runs use the top-level `seed`. Tasks, filters and evaluation do not, so that their prompts stay
+    """True if its runs use the top-level `seed`. Tasks, filters and evaluation do not, so that their prompts stay
     the same."""
     derives: bool = False
-    """Whether its tables are made from the table in `data`, and so contain its prompts and texts."""
+    """True if its tables are made from the table in `data`, and so contain its prompts and texts."""
 
     sampled_by: str = ""
     """The stage that samples for the same runs before it. It does not depend on the settings in `SCORING`."""
@@ -43,11 +43,11 @@ class Stage:
 
     @property
     def shares_settings(self) -> bool:
-        """Whether its runs are only names that share the settings in SECTION.settings: evaluated policies."""
+        """True if its runs are only names that share the settings in SECTION.settings, like evaluated policies."""
         return self.makes == "results" and not self.runs
 
     def output(self, run: str) -> str:
-        """Return the name of a run's output for other runs: a folder under data/, models/ or results/."""
+        """Return the name by which other runs refer to a run's output: a folder under data/, models/ or results/."""
         section, _, group = self.group.partition(".")
         if self.makes in ("model", "rollouts", "regraded"):
             return f"{section}/{run}"
@@ -55,7 +55,7 @@ class Stage:
 
     @property
     def is_listed_result(self) -> bool:
-        """Whether its results are in a subfolder that only it uses: results/lm_eval/RUN."""
+        """True if its results are in a separate subfolder such as results/lm_eval/RUN."""
         return self.makes == "results" and self.group not in ("evaluate.policies", "evaluate.runs")
 
 
@@ -156,7 +156,7 @@ def group_of(settings: Settings, group: str) -> dict[str, Any]:
 
 
 def runs_of(settings: Settings, group: str) -> dict[str, Settings]:
-    """Return the same for a group whose runs have settings. A run without settings, as while typing, is empty."""
+    """Return the runs of a group by name. A run without settings, e.g. while typing, gets an empty mapping."""
     runs = group_of(settings, group)
     if odd := next((name for name, run in runs.items() if not isinstance(run or {}, Mapping)), None):
         fix = f"Write {group}.{odd}: {{KEY: VALUE}}; `posttrain params` explains every key"
@@ -223,7 +223,7 @@ def section_of(settings: Settings, model: str) -> str:
 
 
 def model_run(settings: Settings, model: str) -> Settings | None:
-    """Return the settings of the run that makes a model; None if none does. `model_runs` lists all."""
+    """Return the settings of the run that makes a model; None if no run does. `model_runs` lists all runs."""
     stage, name = _maker(settings, model, ("model",))
     if stage is None:
         return None

@@ -19,11 +19,11 @@ MOST_NODES: Final = 100_000
 
 
 class AliasError(ParamsError):
-    """Aliases of a YAML file expand to more than any reader, including DVC, can hold."""
+    """The aliases of a YAML file expand to more than fits into memory, even for DVC."""
 
 
 def refuse_swollen(path: str | os.PathLike[str]) -> None:
-    """Raise if DVC would never finish reading a YAML file. Other mistakes are reported elsewhere."""
+    """Raise if DVC would never finish reading a YAML file. Other checks report other mistakes."""
     try:
         read_yaml(path)
     except AliasError:

@@ -1,4 +1,4 @@
-"""Check what all hosts of a run must share: code, settings, inputs and the checkpoint folder."""
+"""Check that all hosts of a run share code, settings, inputs and the checkpoint folder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_hosts(stage: str) -> None:
 
 
 def differences(first: Mapping[str, Any], other: Mapping[str, Any], number: int) -> list[str]:
-    """Return what process `number` does not share with process 1, as text."""
+    """Return the differences between process `number` and process 1, as text."""
     found = sorted(changed(first, other, "none"), key=lambda change: (change[0][0] != "params", change[0]))
     lines = []
     for (kind, *keys), ours, theirs in found:

@@ -1,4 +1,4 @@
-"""A stage whose processes are started by the user's command, e.g. srun. The stage's own process only waits."""
+"""Run a stage whose processes are started by the user's command, e.g. srun. The stage's own process only waits."""
 
 from __future__ import annotations
 

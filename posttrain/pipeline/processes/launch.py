@@ -77,7 +77,7 @@ class _Run:
             os._exit(1)
 
     def settle(self) -> None:
-        """Wait briefly for further deaths. If a process was killed, that is the cause."""
+        """Wait briefly for further deaths. A killed process is the likeliest cause."""
         until = time.monotonic() + GRACE_S
         while time.monotonic() < until and all(death.order for death in self.deaths()) and not self.over.wait(0.05):
             pass
@@ -168,7 +168,7 @@ def abandon() -> None:
 
 
 def end_failed(error: BaseException) -> None:
-    """End this process at once if it is part of a run. torch takes seconds to exit and looks alive meanwhile."""
+    """End this process at once if it is part of a run, because torch would need seconds to exit."""
     if not _RUN and not is_ranked():
         return
     code = error.code if isinstance(error, SystemExit) else 1
@@ -182,7 +182,7 @@ def end_failed(error: BaseException) -> None:
 
 @contextlib.contextmanager
 def explained_deaths(stage: str) -> Iterator[None]:
-    """Replace an error that another process's death caused by an error about that death."""
+    """Replace an error caused by another process's death with an error about that death."""
     try:
         yield
     except BaseException as error:
@@ -216,7 +216,7 @@ def _behind(error: BaseException, run: _Run) -> PipelineError | None:
 
 
 def _is_loss(error: BaseException) -> bool:
-    """Return whether torch has lost another process."""
+    """Tell whether torch has lost another process."""
     return isinstance(error, Exception) and not isinstance(error, PosttrainError) and bool(LOST.search(str(error)))
 
 

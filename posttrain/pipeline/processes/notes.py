@@ -15,7 +15,7 @@ from posttrain.sampling.vllm.hosts import on_this_host
 
 
 def process_notes(typed: Mapping[str, Any]) -> list[str]:
-    """Return what this host lacks for the processes of runs, each once with the runs. `typed`: the runs' settings."""
+    """Return notes on what this host lacks for the processes of runs. `typed`: the runs' settings."""
     runs: dict[str, list[str]] = {}
     for where, params in typed.items():
         for line in _notes(where, params):

@@ -102,7 +102,7 @@ class _Printed:
         self._rest = ""
 
     def show(self, part: bytes) -> None:
-        """Print whole lines, and redraw a line when the command does so with a carriage return."""
+        """Print complete lines. A carriage return from the command redraws the line."""
         said = (self._rest + self._decoder.decode(part)).replace("\r\n", "\n")
         *lines, self._rest = re.split(r"(?<=\n)|(?=\r)", said)
         for line in lines:
@@ -111,7 +111,7 @@ class _Printed:
         self.last.extend(line.strip() for line in lines if line.strip())
 
     def end(self) -> None:
-        """Print the last line, which may lack its end."""
+        """Print the last line, even if it is incomplete."""
         if self._rest:
             self.show(b"\n")
 

@@ -27,22 +27,22 @@ FIRST_NODE: Final = re.compile(r"([^\[,]+)(?:\[(\d+)[^\]]*\])?([^\[,]*)")
 
 
 def is_ranked() -> bool:
-    """Return whether another process has started this one as one of several."""
+    """Tell whether another process started this process as one of several."""
     return RANK in os.environ and os.environ.get(SIZE, "") not in ("", "1")
 
 
 def is_worker() -> bool:
-    """Return whether this is a process of a run other than its first."""
+    """Tell whether this is a process of a run other than its first."""
     return is_ranked() and os.environ[RANK] != "0"
 
 
 def is_scheduled() -> bool:
-    """Return whether a scheduler has started this process as one of several."""
+    """Tell whether a scheduler has started this process as one of several."""
     return is_ranked() and MEETING not in os.environ
 
 
 def read_slurm() -> None:
-    """Copy srun's variables to the names that torch reads. A batch script itself is not a task of a step.
+    """Copy srun's variables to the names that torch reads, but not in a batch script, which is not a task of a step.
 
     Neither is a process that will start its own with POSTTRAIN_LAUNCH, e.g. in a shell opened by srun.
     """
@@ -69,7 +69,7 @@ def first_node(nodes: str) -> str:
 
 
 def check_size(stage: str, processes: int) -> None:
-    """Reject a world size that differs from the run's `processes`, or one without a meeting place."""
+    """Reject a world size that differs from the run's `processes`, or that lacks the address of the first process."""
     if not is_scheduled():
         return
     if os.environ[SIZE] != str(processes):
@@ -93,7 +93,7 @@ def processes_of(stage: str) -> int:
 
 
 def network() -> dict[str, str]:
-    """Return the environment that makes gloo use the interface through which this host reaches rank 0."""
+    """Return the environment variables that make gloo use this host's network interface to rank 0."""
     import psutil
 
     try:

@@ -92,7 +92,7 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
 
 
 def hear_ctrl_c() -> None:
-    """Let Ctrl-C end a wait for another thread. polars installs a handler on import that would resume such waits."""
+    """Let Ctrl-C end a wait for another thread. The handler that polars installs on import would resume the wait."""
     signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))
 
 

@@ -144,7 +144,7 @@ def learned(settings: Settings) -> list[str]:
 
 
 def build_page(not_current: Mapping[str, str], heading: Markup, to: Path) -> dict[str, str]:
-    """Write only the page, without policies whose results are out of date. Return label -> why it is left out.
+    """Write only the page, without policies whose results are out of date. Return label -> reason for each of these.
 
     `heading`: information that differs between equal runs, so the stage's page does not have it.
     """
@@ -154,7 +154,7 @@ def build_page(not_current: Mapping[str, str], heading: Markup, to: Path) -> dic
 
 
 def build_report() -> dict[str, str]:
-    """Write the files under report/. Print and return why a policy is left out, by its label."""
+    """Write the files under report/. Print and return label -> reason for each omitted policy."""
     report = read_report({})
     write_text(PAGE, page(report.data, TITLE, {"heading": Markup(), **report.written}))
     write_json(Path(SUMMARY), report.figures)
@@ -171,7 +171,7 @@ def build_report() -> dict[str, str]:
 
 
 def reward_metrics(settings: Settings, left_out: Container[str] = ()) -> dict[str, dict[str, Any]]:
-    """Return folder under models/ -> metrics of the stage `reward`, for existing reward models except `left_out`."""
+    """Return folder under models/ -> metrics of the stage `reward`, for all reward models except `left_out`."""
     names = [f"reward/{run}" for run in group_of(settings, "reward.runs")]
     files = {name: metrics_path(name) for name in names if name not in left_out}
     digests = output_digests()
@@ -224,7 +224,7 @@ def page_data(
 
 
 def shown_prompts(settings: Settings, policies: Sequence[Policy], table: pl.DataFrame) -> dict[str, Any]:
-    """Return the page's prompts with samples, and how many of all prompts they are."""
+    """Return the page's prompts with samples, and their number out of all prompts."""
     found = for_page(table["prompt_id"].to_list(), policies, LONGEST_TEXT, TEXT_BYTES, Asked(settings))
     counts = {key: getattr(found, key) for key in ("prompts_in_all", "samples", "samples_in_all")}
     return {"prompts": found.prompts, "reasons": found.reasons, "shown": counts}

@@ -1,4 +1,4 @@
-"""A comparison as a page: a row for each setting with its varied parameters as columns, the best first."""
+"""A comparison as a page: a row for each setting, best first, with its varied parameters as columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def comparison_page(
     answers: Planned | None = None,
     mattered: Sequence[Importance] = (),
 ) -> str:
-    """Return the page of a comparison. Differences are to `against`, or to the best setting.
+    """Return the page of a comparison. Differences are relative to `against`, or to the best setting.
 
     `answers`: planned questions, which come first. `mattered`: how much of the variance each setting explains.
     """

@@ -25,7 +25,7 @@ def thinned(columns: dict[str, Column], points: int) -> tuple[dict[str, Column],
 
 
 def curves(named: Iterable[tuple[str, str]], points: int) -> list[dict[str, Any]]:
-    """Return the page's curves for those (path, label) pairs that have a metrics file."""
+    """Return the page's curves for the (path, label) pairs that have a metrics file."""
     found = []
     for path, label in named:
         if not plot_path(path).is_file():
@@ -43,7 +43,7 @@ STEPS = ("best_step", "kept_step", "over_optimised_step")
 
 
 def evaluations(named: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return the page's evaluations during training for those (path, label) pairs that have some."""
+    """Return the page's evaluations during training for the (path, label) pairs that have them."""
     found = []
     for path, label in named:
         columns = read_curve(plot_path(path)) if plot_path(path).is_file() else {}

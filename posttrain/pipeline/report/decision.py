@@ -1,4 +1,4 @@
-"""The main table: settings with pooled seeds, the best first, each tested against one of them.
+"""The main table: settings with pooled seeds, best first, each tested against a baseline setting.
 
 The differences are the same as in `posttrain compare`: paired on the same prompts, with Holm's correction.
 """
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Decision:
-    """The rows, the best first, and the differences between all of them."""
+    """The rows, best first, and the differences between all rows."""
 
     rows: tuple[Row, ...]
     differences: Mapping[str, Mapping[str, Finding]]

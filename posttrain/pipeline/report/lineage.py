@@ -16,7 +16,7 @@ INPUTS = ("start", "policy", "teacher", "data", "path", "name", "task")
 
 
 def differing(settings: Settings) -> dict[str, Any]:
-    """Return the runs that name an algorithm, and the settings in which they differ; None for a default."""
+    """Return the runs with an algorithm, and the settings that differ between them; None stands for a default."""
     found = {path: run for path, run in model_runs(settings).items() if "algorithm" in run}
     named = labels(settings)
     flat = {path: flattened(run) if run else {} for path, run in found.items()}
@@ -36,7 +36,7 @@ def labels(settings: Settings) -> dict[str, str]:
 
 
 def made_from(settings: Settings, found: list[Policy]) -> list[dict[str, Any]]:
-    """Return for each run its start, the numbers that it wrote (rows, tokens, steps), and its settings."""
+    """Return each run's start model, its numbers (rows, tokens, steps), and its settings."""
     runs = [
         _run(f"data/{name}" if stage.makes == "tables" else stage.output(name), run or {})
         for stage in STAGES

@@ -47,7 +47,7 @@ HEADERS: Final = {
 
 @dataclass
 class LivePage:
-    """The page. It is made again when a file that it shows has changed."""
+    """The page, which is rebuilt when one of its source files changes."""
 
     text: str = ""
     version: str = ""
@@ -71,7 +71,7 @@ class LivePage:
         self._due = time.monotonic() + REST * (time.monotonic() - begun)
 
     def state(self) -> dict[str, Any]:
-        """Return what the open page polls: its version, and a line for each running stage."""
+        """Return the answer to the open page's polling: its version, and a line for each running stage."""
         lines = [f"error: {self.error}"] if self.error else []
         with contextlib.suppress(PosttrainError):
             lines += running_lines(running_stages(Pipeline())) or ["nothing runs"]

@@ -25,7 +25,7 @@ def lm_eval_table(settings: Settings, left_out: Container[str]) -> dict[str, Any
 
 
 def lm_eval_rows(settings: Settings, left_out: Container[str]) -> list[dict[str, Any]]:
-    """Return the same as one row for each run."""
+    """Return one row for each run."""
     found = _figures(settings, left_out)
     return [{"table": "lm-eval", "run": run, "policy": model, **figures} for run, (model, figures) in found.items()]
 
@@ -43,7 +43,7 @@ def _figures(settings: Settings, left_out: Container[str]) -> dict[str, tuple[st
 
 
 def lm_eval_lines(settings: Settings, left_out: Container[str]) -> str:
-    """Return the same as text; empty if there is nothing."""
+    """Return the metrics as text; empty without runs."""
     table = lm_eval_table(settings, left_out)
     rows = [["lm-eval", *(f"{one['run']} ({one['model']})" for one in table["runs"])]]
     rows += [[row["name"], *row["cells"]] for row in table["rows"]]

@@ -71,7 +71,7 @@ def figures(pairs: Mapping[str, object]) -> Markup:
 
 
 def folded(summary: str, inside: Markup) -> Markup:
-    """Return a part that is collapsed at first."""
+    """Return a collapsible part that is initially closed."""
     return element("details", element("summary", summary), inside)
 
 

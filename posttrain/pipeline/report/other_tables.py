@@ -1,4 +1,4 @@
-"""Evaluations on their own tables (`evaluate.runs`): effects of training beyond the training task."""
+"""Evaluations on separate tables (`evaluate.runs`), which show effects of training beyond the training task."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OtherTable:
 
 
 def other_tables(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[OtherTable], dict[str, str]]:
-    """Return the evaluations of `evaluate.runs` by table, and run -> why it has no results."""
+    """Return the evaluations of `evaluate.runs` by table, and run -> the reason if it has no results."""
     errors: dict[str, str] = {}
     groups: dict[str, list[tuple[Flat, Policy]]] = {}
     digests, flat = output_digests(), flattened(settings)

@@ -1,4 +1,4 @@
-"""The evaluated policies of a workspace: their metrics and completions, and why some could not be read."""
+"""The evaluated policies of a workspace: metrics and completions, and errors of unreadable policies."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def output_digests() -> dict[str, str]:
 
 
 def check_recorded(file: Path, digests: Mapping[str, str]) -> None:
-    """Reject a small file whose bytes differ from DVC's record. DVC itself only compares its times."""
+    """Reject a small file whose bytes differ from DVC's record. DVC itself only compares modification times."""
     known = digests.get(file.as_posix())
     if known and file.is_file() and file_digest(file) != known:
         raise DataError(what="it differs from the stage's output that dvc.lock records", where=str(file), fix=VERIFY)

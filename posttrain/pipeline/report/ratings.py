@@ -12,7 +12,7 @@ from posttrain.pipeline.workspace import metrics_path
 
 
 def read_ratings(settings: Settings, left_out: Container[str]) -> dict[str, dict[str, Any]]:
-    """Return name -> contents of metrics/ratings/NAME.json, for ratings that have run. `left_out`: ratings/NAME."""
+    """Return name -> contents of metrics/ratings/NAME.json, for finished ratings. `left_out`: ratings/NAME."""
     names = [name for name in group_of(settings, "evaluate.ratings") if f"ratings/{name}" not in left_out]
     files = {name: metrics_path(f"ratings/{name}") for name in names}
     digests = output_digests() if files else {}
@@ -33,7 +33,7 @@ def rating_lines(name: str, found: Mapping[str, Any]) -> list[str]:
 
 
 def warnings_of(found: Mapping[str, Any]) -> list[str]:
-    """Return what the ratings alone do not show: ties, circles, and a judge that favours the reply it sees first."""
+    """Return notes on what ratings hide: ties, circles, and a judge that favours the first reply."""
     if "circles" not in found:  # an older version wrote it
         return []
     lines = [_ties(found["pairs"])]

@@ -45,7 +45,7 @@ _INTERVALS = (
 
 
 def results_table(not_current: Mapping[str, str], against: str | None = None) -> str:
-    """Return every setting with its metrics, or why it has none; the gains; and what to look at next."""
+    """Return every setting with its metrics or the reason why it has none, then the gains and next steps."""
     summary, tasks, trained, errors = current_summary(not_current, against)
     others, missing = other_tables(read(), not_current)
     errors |= missing
@@ -116,7 +116,7 @@ def results_json(not_current: Mapping[str, str], against: str | None = None) -> 
 
 
 def write_report(not_current: Mapping[str, str], to: str | None = None) -> str:
-    """Write the page from current results, with its date and origin. Return a text about what is left out.
+    """Write the page from current results, with date and origin. Return a text about omitted parts.
 
     It is not the page under report/. That one is an output of DVC, and only the stage writes it.
     """

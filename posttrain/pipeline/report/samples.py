@@ -39,7 +39,7 @@ def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Shown:
-    """The page's prompts with samples as plain data, and how many of all prompts they are."""
+    """The page's prompts with samples as plain data, and their number out of all prompts."""
 
     prompts: list[dict[str, Any]]
     prompts_in_all: int

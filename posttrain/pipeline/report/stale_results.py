@@ -1,4 +1,4 @@
-"""Find which results are out of date for the current params, data and code, and why. It also works while DVC runs."""
+"""Find results that are out of date for the current params, data and code, with reasons, even while DVC runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Staleness:
 
 
 def staleness(labels: Collection[str] | None = None) -> Staleness:
-    """Return which labels (default: all) have a stage that failed, is running, has not run, or has other inputs now."""
+    """Return the labels (default: all) with a stage that failed, is running, has not run, or has changed inputs."""
     results, reasons = _results(read()), Reasons()
     running = tuple(running_stages(reasons.pipeline))
     found = {

@@ -1,4 +1,4 @@
-"""The metrics of a report: a small mapping per policy, the cells of the table, and where a gain comes from."""
+"""The metrics of a report: a small mapping per policy, the table's cells, and the sources of a gain."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def extra_columns(summary: Mapping[str, Figures]) -> list[str]:
 
 
 def shown_parts(keys: Iterable[str]) -> list[str]:
-    """Return the metrics with their own column. Intervals and failure counts appear in their part's cell."""
+    """Return the metrics that get a column. Intervals and failure counts appear in the cell of their metric."""
     known = dict.fromkeys(keys)
     parts = dict.fromkeys(key.removesuffix(FAILED_COUNT) if key.startswith("reward_") else key for key in known)
     others = (*_FIRST, *GAIN, *SEEDS, *JUDGED, "pass_at_1", "judged", "kl")
@@ -80,7 +80,7 @@ def part_cell(figures: Figures, key: str) -> str:
 
 
 def tasks_of(policies: Iterable[Policy]) -> dict[str, str]:
-    """Return label -> the task that all prompts of the evaluation belong to; without evaluations of several tasks."""
+    """Return label -> the evaluation's task; evaluations with several tasks are left out."""
     named = {policy.label: policy.rollouts["task"].unique().to_list() for policy in policies}
     return {label: found[0] for label, found in named.items() if len(found) == 1}
 
@@ -140,7 +140,7 @@ def trainings(policies: Mapping[str, Figures], members: Mapping[str, Sequence[st
 
 
 def trainings_in(kept: Mapping[str, Any]) -> dict[str, list[Figures]]:
-    """Return the same from the result of `to_json`."""
+    """Return the metrics of each training from the result of `to_json`."""
     return trainings(from_json(kept), {row["setting"]: row["policies"].split(", ") for row in kept.get("settings", ())})
 
 
@@ -150,12 +150,12 @@ def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
 
 
 def is_measured(figures: Figures) -> bool:
-    """Return whether a reward judges the prompts. If none does, the score is meaningless."""
+    """Tell whether a reward judges the prompts. Otherwise the score is meaningless."""
     return figures.get("judged") != 0
 
 
 def is_read(figures: Figures) -> bool:
-    """Return whether any completion has a readable answer. If none has, no difference is tested."""
+    """Tell whether any completion has a readable answer. Otherwise no difference is tested."""
     return figures.get("parsed") != 0
 
 
@@ -178,7 +178,7 @@ def reference_of(summary: Mapping[str, Figures]) -> str:
 
 
 def subtracted(summary: Mapping[str, Figures]) -> str:
-    """Return the baseline row of the tests: the row without a difference, if others have one."""
+    """Return the baseline row of the tests: the row without a difference, if other rows have a difference."""
     rows = policy_figures(summary)
     without = [name for name, figures in rows.items() if is_read(figures) and GAIN[0] not in figures]
     if not without or not any(GAIN[0] in figures for figures in rows.values()):
@@ -187,7 +187,7 @@ def subtracted(summary: Mapping[str, Figures]) -> str:
 
 
 def verdict(figures: Figures) -> str:
-    """Return a verdict on a difference: better, worse or cannot tell. `(1 seed)`: it is about these trainings alone."""
+    """Return a verdict on a difference: better, worse or cannot tell. `(1 seed)`: it holds only for these trainings."""
     if "gain" not in figures:
         return ""
     fell = [f"{key.removeprefix(FELL)} fell {change:+.3f}" for key, change in figures.items() if key.startswith(FELL)]
@@ -240,7 +240,7 @@ def _number(figures: Figures, key: str, digits: int) -> str:
 
 
 def gains(summary: Mapping[str, Figures], tasks: Mapping[str, str], trained: Mapping[str, Sequence[Figures]]) -> str:
-    """Return one sentence about where each gain over the baseline comes from, as the task explains it."""
+    """Return one sentence about the source of each gain over the baseline, as explained by the task."""
     parts = gain_parts(summary, tasks, trained)
     return f"What the gain over {subtracted(summary)} consists of: {'; '.join(parts)}." if parts else ""
 
@@ -248,7 +248,7 @@ def gains(summary: Mapping[str, Figures], tasks: Mapping[str, str], trained: Map
 def gain_parts(
     summary: Mapping[str, Figures], tasks: Mapping[str, str], trained: Mapping[str, Sequence[Figures]]
 ) -> list[str]:
-    """Return the same as a list, for each row that is better than the baseline and whose task can explain it.
+    """Return a list of gains: one for each row that beats the baseline and whose task can explain the gain.
 
     `trained`: the metrics of each training of a row, if there are several.
     """

@@ -45,14 +45,14 @@ def wrong_rows(policies: Sequence[Policy]) -> list[list[str]]:
 
 
 def ends_with(completion: str, answer: str) -> bool:
-    """Return whether a completion ends in the right answer as a separate word or number, in any form."""
+    """Tell whether a completion ends in the right answer, in any form, as a separate word or number."""
     wanted, text = answer.rpartition("####")[2].strip(), completion.rstrip(" \n.!*$})")
     before = text.removesuffix(wanted)
     return bool(wanted) and before != text and not (before[-1:].isalnum() or before[-1:] in ("-", ".", ","))
 
 
 class Asked:
-    """The reasons why rollouts did not score 1, from rewards that are cheap to compute again."""
+    """The reasons why rollouts did not score 1, from rewards that are cheap to recompute."""
 
     def __init__(self, settings: Settings) -> None:
         own = group_of(settings, "evaluate.settings")
@@ -61,7 +61,7 @@ class Asked:
         self._known: dict[tuple[str, str], tuple[Each, Any] | None] = {}
 
     def reason(self, row: Mapping[str, Any]) -> str:
-        """Return why a rollout did not score 1; empty if the reward does not give a reason again."""
+        """Return the reason why a rollout did not score 1; empty if the recomputed reward gives no reason."""
         found = (self._asked(part, row) for part in row["scores"] if part["status"] != "ok" or part["value"] == 0)
         return next((reason for reason in found if reason), "")
 

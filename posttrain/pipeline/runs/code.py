@@ -1,4 +1,4 @@
-"""The stage `code`. It keeps records of plugin packages that are not installed while params.yaml needs them."""
+"""The stage `code`. It keeps records of missing plugin packages as long as params.yaml needs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of `data.filters`: leave out rows that are near others, have low scores or fail another filter."""
+"""A run of `data.filters`: remove near-duplicates, rows with low scores, and rows that fail another filter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def filter_table(run: str) -> None:
 
 
 def low_scored(table: pl.DataFrame, kind: Kind, params: ScoredFilterRun, where: str) -> tuple[pl.DataFrame, str]:
-    """Return rows whose answer has no score, a low score, or is not among the best of its prompt; and the reason."""
+    """Return rows, with reasons, whose answer has no score, a low score, or is not among the best of its prompt."""
     from posttrain.models.device import DeviceParams, Runtime  # torch: only where rows are scored
     from posttrain.rewards.failures import MAX_FAILED, FailureLimit
     from posttrain.rewards.reward import Context

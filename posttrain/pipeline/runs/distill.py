@@ -1,4 +1,4 @@
-"""The settings of `distill.runs`, with the objective and batch source that they define."""
+"""The settings of `distill.runs`, and the objective and batch source made from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TaughtParams(StudentConfig, OnlineParams):
     """The settings of every run with a teacher."""
 
     teacher: str = model_slot(
-        "the model that is learned from, or a set of them (reward.sets)", optional=True, sets=True
+        "the model that the student learns from, or a set of models (reward.sets)", optional=True, sets=True
     )
     demonstrations: str = table_slot("chat", description="given answers to train on, if own < 1", optional=True)
 

@@ -1,4 +1,4 @@
-"""The settings in `evaluate`: of completions and of their scores."""
+"""The settings in `evaluate` for completions and for their scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posttrain.settings.plain import NONE
 
 
 class EvaluateParams(SampledParams, EvaluateConfig):
-    """`evaluate.settings`: how policies are evaluated, and on which inputs."""
+    """`evaluate.settings`: method and inputs of the evaluation of policies."""
 
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
     must_not_fall: list[str] = Field(

@@ -41,7 +41,7 @@ class EvaluationStage(CompletionsStage[E]):
     """One evaluation of a policy with its settings from params.yaml."""
 
     def stored(self) -> SampledCompletions | None:
-        """Return the completions that the stage before it has stored; None if params.yaml stores none."""
+        """Return the completions stored by the previous stage; None if params.yaml stores none."""
         if not self.params.are_stored:
             return None
         folder, before = Path("completions", self.label), self.name.replace("evaluate", "completions")
@@ -52,13 +52,13 @@ class EvaluationStage(CompletionsStage[E]):
         return found
 
     def text(self) -> ChatText | None:
-        """Return the policy's tokenizer and template, for rewards that read them; None if none does."""
+        """Return the policy's tokenizer and template for rewards that need them; None if no reward does."""
         if all(term.reward.each for term in self.params.terms.values()):  # functions of a rollout alone
             return None
         return load_text(self.folder, self.params.date, self.params.template)
 
     def judged(self) -> SampledCompletions:
-        """Return the completions of prompts that the rewards can judge; all if only answers are missing.
+        """Return the completions whose prompts the rewards can judge; all if only answers are missing.
 
         If params.yaml stores none, the policy is sampled now.
         """
@@ -66,7 +66,7 @@ class EvaluationStage(CompletionsStage[E]):
         return self.judged_of(self.sampled() if found is None else found)
 
     def judged_of(self, found: SampledCompletions) -> SampledCompletions:
-        """Return the same of these completions."""
+        """Return those of these completions whose prompts the rewards can judge."""
         with hide_stderr(self.params.completions):
             prompts = judged_prompts(self.params.reward, found.prompts, str(self.table))
         if self.params.completions == "none" and len(prompts) < len(found.prompts):

@@ -1,4 +1,4 @@
-"""The settings of `offline.runs`, and the stored rollouts that such a run reads."""
+"""The settings of `offline.runs`, and the stored rollouts for such a run."""
 
 from __future__ import annotations
 

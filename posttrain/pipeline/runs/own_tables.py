@@ -1,4 +1,4 @@
-"""Tables from the user's own function: split and checked like files. It may open only files that its run names."""
+"""Tables from the user's own function, split and checked like files. It may open only files listed in its run."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ _WATCHED: Final[list[_Watched]] = []
 
 @contextmanager
 def watched_files(run: str, where: str) -> Iterator[None]:
-    """Reject workspace files that the run does not name while its function runs. Libraries may open their own."""
+    """While the function runs, reject workspace files that the run does not list. Libraries may open their files."""
     _add_hook()
     named = frozenset(Path(file).resolve() for file in named_files(at(read(), f"data.tasks.{run}")))
     _WATCHED.append(_Watched(run, where, named))

@@ -62,7 +62,7 @@ class PairJudge(JudgeOptions):
 
 
 class RatingRun(Params):
-    """The policies to compare, and what decides a match."""
+    """The policies to compare, and the score or judge that decides a match."""
 
     policies: list[str] | None = Field(None, description="labels of evaluate.policies; null: all")
     against: str | None = Field(None, description="compare all policies with this label; null: all pairs")
@@ -113,7 +113,7 @@ def pairs_of(params: RatingRun, where: str, known: Sequence[str]) -> list[Pair]:
 
 
 def played(params: RatingRun, where: str, pairs: Sequence[Pair]) -> pl.DataFrame:
-    """Return the decided matches as a table `matches`. Sample i of a prompt meets the other policy's sample i.
+    """Return the decided matches as a table `matches`. Sample i of a prompt is compared with the other's sample i.
 
     It has a column more, `SLOT`: how often the reply that the judge saw first won, over both orders; null without one.
     """

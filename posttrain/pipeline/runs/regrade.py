@@ -75,7 +75,7 @@ class RegradeStage:
 
     @property
     def max_tokens(self) -> int | None:
-        """The longest completion that the run sampled, if it says so."""
+        """The maximum length of the run's completions, if it is known."""
         (sampling,) = self.stored.figures(self.stored.parts[0], pl.col("sampling").first()).row(0)
         found: int | None = json.loads(sampling).get("max_tokens")
         return found
@@ -104,7 +104,7 @@ class RegradeStage:
         return {name: prompt for name, prompt in used.items() if prompt.id in judged}
 
     def rounds(self) -> Iterator[list[Rollout]]:
-        """Yield the rollouts of each round, which were scored together. Those of prompts not judged are left out."""
+        """Yield the rollouts of each round, which were scored together, except rollouts of prompts without a judge."""
         progress = Progress(f"regrade@{self.run}", int(self.stored.summary["rows"]), "rollout")
         for rows in _rounds(self.stored):
             judged = [(row, self.judged[row["prompt_id"]]) for row in rows if row["prompt_id"] in self.judged]
@@ -198,7 +198,7 @@ def _counted(found: Mapping[str, float]) -> str:
 
 
 def summary(run: str, found: Mapping[str, float]) -> str:
-    """Return the figures as one line of text."""
+    """Return the metrics as one line of text."""
     if "reward" not in found:
         return f"{run}: no rollout has both scores"
     return (

@@ -58,7 +58,7 @@ class SetRun(Params):
 
 
 def reward_rows(reads: RunInputs[RewardRun]) -> tuple[TrainingRows, Sequence[Example]]:
-    """Return the tokenized rows of a run and the models, and the demonstrations whose mean score becomes 0."""
+    """Return the tokenized rows of a run, its models, and the demonstrations whose mean score becomes 0."""
     params, start, pairs = reads.params, reads.start(reads.params.start), reads.table(reads.params.data)
     judged, chat = reads.optional_table(params.feedback), reads.optional_table(params.demonstrations)
 
@@ -82,7 +82,7 @@ def reward_rows(reads: RunInputs[RewardRun]) -> tuple[TrainingRows, Sequence[Exa
 
 
 def measure_scores(trained: Trained, heldout: Sequence[Example], shown: Sequence[Example]) -> dict[str, float]:
-    """Evaluate the saved reward model, and shift its scores so that demonstrations, if there are any, average 0."""
+    """Evaluate the saved reward model. If there are demonstrations, shift its scores so that they average 0."""
     models = trained.gather()
     round_weights(models.policy, models.folder, trained.params.save_dtype)
     measured = _accuracy(models, heldout)

@@ -1,4 +1,4 @@
-"""Tables from own samples: demonstrations, prompts by pass rate, and a simulated annotator's pairs and labels.
+"""Tables from a policy's samples: demonstrations, prompts by pass rate, and a simulated annotator's pairs and labels.
 
 The annotator compares two samples of one prompt by their reward, with Bradley-Terry noise: P(a preferred to b) =
 sigmoid((R_a - R_b) / noise). Held-out comparisons are labelled without noise, so that accuracy on them measures
@@ -90,7 +90,7 @@ def sampled_tables(
     rewards: Sequence[float],
     steps: Sequence[LabelledStep] = (),
 ) -> tuple[dict[Kind, pl.DataFrame], dict[str, float]]:
-    """Return the tables that the run makes, and its metrics without the sizes of the tables."""
+    """Return the run's tables, and its metrics without the sizes of the tables."""
     tables: dict[Kind, pl.DataFrame] = {}
     summary: dict[str, float] = {}
     if "pairs" in params.tables or ("feedback" in params.tables and params.steps is None):
@@ -167,7 +167,7 @@ def _of_difficulty(
 
 
 def _learnable(sampled: Rollout) -> bool:
-    """Return whether a sample ended with a stop token and has text that a table of demonstrations accepts."""
+    """Tell whether a sample ended with a stop token and has text that a table of demonstrations accepts."""
     contents = [turn["content"] for turn in sampled.turns]
     return not sampled.truncated and all(text.strip() and not re.search(CONTROL, text) for text in contents)
 
@@ -226,7 +226,7 @@ def _nothing(params: SamplesRun, where: str, what: str) -> DataError:
 
 
 def _prefers(gap: float, noise: float, rng: random.Random) -> bool:
-    """Return whether the annotator prefers the first of two samples whose rewards differ by `gap`."""
+    """Tell whether the annotator prefers the first of two samples whose rewards differ by `gap`."""
     if noise == 0:
         return gap > 0
     odds = min(max(gap / noise, -MAX_LOG_ODDS), MAX_LOG_ODDS)

@@ -1,4 +1,4 @@
-"""The settings of `data.filters` runs that also filter rows by a reward's score."""
+"""The settings of `data.filters` runs, which can filter rows by a reward's score too."""
 
 from __future__ import annotations
 

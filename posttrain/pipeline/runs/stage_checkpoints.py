@@ -37,7 +37,7 @@ ASKED, ACCEPTED = "asked.json", "accepted.json"
 
 @phase("load")
 def run_key(stage: str, settings: Mapping[str, Any], inputs: Sequence[Path]) -> dict[str, Any]:
-    """Return what identifies a run's checkpoints: the stage, its parameters and the digests of its inputs."""
+    """Return the identity of a run's checkpoints: the stage, its parameters and the digests of its inputs."""
     digests = Digests()
     return plain_key(stage, settings, {path.as_posix(): digests.of(str(path)) for path in inputs})
 

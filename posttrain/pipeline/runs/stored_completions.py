@@ -1,4 +1,4 @@
-"""The folder of an evaluation's completions: a table, and what was measured with the policy's weights."""
+"""The folder of an evaluation's completions: a table, and metrics measured with the policy's weights."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from posttrain.settings.plain import check_format
 
 
 class StoredRollouts:
-    """The folder of a run under rollouts/. A folder without the text of all rollouts is rejected."""
+    """The folder of a run under rollouts/. It must contain the text of all rollouts."""
 
     def __init__(self, folder: Path, reader: str) -> None:
         """`reader`: the caller that needs the text, for the error."""
@@ -118,7 +118,7 @@ class StoredGroups:
         self._stored = stored
 
     def sync(self, step: int) -> None:
-        """Do nothing: there are no weights to sample with."""
+        """Do nothing, because there are no weights to sample with."""
 
     def sample(self, draw: Draw) -> list[Rollout]:
         """Return a group for each prompt, in order."""

@@ -33,7 +33,7 @@ ANSWER_TOKENS = 512
 
 @dataclass(frozen=True)
 class Job:
-    """A conversation to answer `n` times. The seed decides the answers, whatever else is in the batch."""
+    """A conversation to answer `n` times. The answers depend on the seed, not on other jobs in the batch."""
 
     messages: Sequence[Mapping[str, str]]
     sampling: SamplingParams
@@ -85,7 +85,7 @@ class Policy:
         self._sampler = LocalSampler(self._model, self.text.stops, runtime, model)
 
     def answer(self, jobs: Sequence[Job]) -> list[Answers | PosttrainError]:
-        """Return the answers to each job. A conversation that the model cannot read gets its own error."""
+        """Return the answers to each job, or an error for a conversation that the model cannot read."""
         found: dict[int, Answers | PosttrainError] = {}
         together: dict[tuple[str, bool], list[tuple[int, list[int]]]] = defaultdict(list)
         sampling: dict[str, SamplingParams] = {}
@@ -106,7 +106,7 @@ class Policy:
 
     @torch.no_grad()
     def score(self, ids: Sequence[int], top: int) -> Scored:
-        """Return the log-probs of the likeliest tokens at each position of a text, and of its own tokens."""
+        """Return the log-probs of the likeliest tokens at each position of a text, and of the text's tokens."""
         context, size = self._sampler.context, vocabulary(self._model)
         if context is not None and len(ids) > context:
             what = f"{len(ids)} tokens are more than the model's context of {context}"
@@ -131,7 +131,7 @@ class Policy:
         return Scored(likeliest[:-1], own, int(best_TK[-1, 0]))
 
     def score_chat(self, messages: Sequence[Mapping[str, str]], *, opened: bool) -> Scored:
-        """Return the log-probs of a conversation's tokens; `opened`: up to where the model would answer."""
+        """Return the log-probs of a conversation's tokens; `opened`: including the header of the model's answer."""
         self._check_size(messages)
         return self.score(self.text.prompt(messages) if opened else self.text.whole([messages])[0], 1)
 

@@ -37,7 +37,7 @@ class Turn(Params):
 
 
 class StreamOptions(Params):
-    """What a stream contains besides the text."""
+    """The additional content of a stream."""
 
     include_usage: bool = Field(False, description="end with a chunk that contains the token counts")
 
@@ -106,7 +106,7 @@ class ChatRequest(Params):
 
 
 class TokensRequest(Params):
-    """The body of POST /v1/completions: the log-probs of a text's tokens, as vLLM returns them."""
+    """The body of POST /v1/completions, which returns the log-probs of a text's tokens in vLLM's format."""
 
     model: str = Field(description="the served model's name, as in /v1/models")
     prompt: list[int] = Field(min_length=2, max_length=2**20, description="token ids")
@@ -184,7 +184,7 @@ def _scored(found: Scored) -> dict[str, int]:
 
 
 def events(policy: Policy, request: ChatRequest, found: Answers) -> str:
-    """Return the same as server-sent events: one chunk per completion, and a final one."""
+    """Return the completions as server-sent events: one chunk per completion, and a final chunk."""
     head = _head(request, "chat.completion.chunk")
     chunks: list[dict[str, Any]] = []
     for nth, answer in enumerate(found.answers):

@@ -1,4 +1,4 @@
-"""Compute the unpacked size of an Arrow file's buffers from its messages, before unpacking.
+"""Compute the unpacked size of an Arrow file's buffers from its messages, without unpacking them.
 
 The format: https://arrow.apache.org/docs/format/Columnar.html. A message is a flatbuffer, followed by a body of
 buffers; a packed buffer begins with its unpacked size.
@@ -24,7 +24,7 @@ _WIDTH: Final = 8
 
 
 def unpacked_sizes(stream: BinaryIO, start: int) -> Iterator[int]:
-    """Yield the unpacked bytes of each batch. Raise ValueError if a message is damaged or leaves the file."""
+    """Yield the unpacked bytes of each batch. Raise ValueError if a message is damaged or longer than the file."""
     end = stream.seek(0, os.SEEK_END)
     place = start
     while (message := _message(stream, place, end)) is not None:

@@ -1,4 +1,4 @@
-"""Read parts row by row into a frame that keeps each row's file and line, and the rejected rows."""
+"""Read parts row by row into a frame with each row's file and line, and collect the rejected rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RefusedRow:
 
 @dataclass
 class ConvertedRows:
-    """The rows of a source: converted rows, and rows that cannot be converted.
+    """The converted rows of a source, and the rows that cannot be converted.
 
     `source`: the source's name of a row's split. `given`: the value of the row's own column `split`.
     """
@@ -98,7 +98,7 @@ class _Reading:
     size: int = 0
     """The bytes of the kept rows."""
     has_layout: bool = False
-    """Whether any row has the columns of a layout."""
+    """True if any row has the columns of a layout."""
 
     def add(self, source: str, part: Part) -> None:
         file_columns = Columns(wanted_columns(self.kind) | self.columns.read)
@@ -150,7 +150,7 @@ class _Reading:
         return ConvertedRows(pl.concat(self.frames, how="diagonal"), self.refused, self.limited, self.unwanted)
 
     def _wanted(self, read: Row | str) -> bool | str:
-        """Return whether `where` keeps a row, or why this cannot be decided."""
+        """Tell whether `where` keeps a row, or why this cannot be decided."""
         if isinstance(read, str) or not self.columns.where:
             return True
         try:

@@ -29,7 +29,7 @@ KINDS: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedbac
 
 
 class FilterRun(Params):
-    """One run of `data.filters`: a table without some of its rows, with the same kind."""
+    """One run of `data.filters`: a table of the same kind with fewer rows."""
 
     data: str = table_slot(*KINDS, description="the table to filter")
     against: str = table_slot(

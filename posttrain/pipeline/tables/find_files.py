@@ -23,7 +23,7 @@ _WILDCARDS: Final = frozenset("*?[")
 
 
 def matches(path: str, root: Path) -> list[Path] | None:
-    """Return the files that match a pattern such as `part-*.jsonl`, without hidden folders; None for a plain name."""
+    """Return the files that match a pattern such as `part-*.jsonl`, outside hidden folders; None for a plain name."""
     folder, parts = root, list(Path(path).parts)
     while parts and (not set(parts[0]) & _WILDCARDS or (folder / parts[0]).exists()):
         folder /= parts.pop(0)
@@ -39,7 +39,7 @@ def _hidden(names: Iterable[str]) -> bool:
 
 @dataclass
 class FileFinder:
-    """Finds the files of one source. `ignored` collects the names in a folder that are not read."""
+    """Finds the files of one source. `ignored` collects names in a folder that are not read."""
 
     where: str
     outside_workspace: bool

@@ -40,7 +40,7 @@ class FirstRows:
 def first_rows(
     source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool, alone: bool
 ) -> FirstRows:
-    """Read the first rows of every file of a source as the stage would, and write nothing."""
+    """Read the first rows of every file of a source as the stage would, without writing anything."""
     assert isinstance(source, FileTable)
     found = FileFinder(where, outside_workspace, source.dialect).find(source.path, root, source.splits.values())
     parts = select_parts(found, source, kind, where, _unsaid, alone=alone)
@@ -63,7 +63,7 @@ def first_rows(
 def drawn_rows(
     source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool, count: int
 ) -> pl.DataFrame:
-    """Return `count` rows of each split that a source's files name, with `split`, `file` and `line`.
+    """Return `count` rows of each split in a source's files, with `split`, `file` and `line`.
 
     They are drawn with seed 0 from all files except large .json files.
     """

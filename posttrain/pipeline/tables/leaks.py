@@ -23,7 +23,7 @@ _ASKED: Final[Mapping[Kind, str]] = {"corpus": "text", "chat": "messages"}
 
 @dataclass(frozen=True)
 class Leak:
-    """A table that is trained on, and the test prompts among its training rows."""
+    """A training table, and the test prompts among its training rows."""
 
     table: str
     rows: int
@@ -76,7 +76,7 @@ def _holds(kind: Kind, first: pl.Series, whole: pl.Series, keys: pl.Series) -> p
 
 
 def leaks_of(names: Sequence[str], every: Iterable[str]) -> list[Leak]:
-    """Return the same for tables under data/: tables that are trained on, against the test prompts of all tables."""
+    """Return the leaks among tables under data/: training tables against the test prompts of all tables."""
     return leaks(_read(names), _read(name for name in every if _kind(name) == "prompts"))
 
 

@@ -15,7 +15,7 @@ _TRAIN: Final = pl.col("split") == "train"
 
 
 def mix_by_weight(rows: pl.DataFrame, sources: Sequence[ReadOptions], where: str, log: Log) -> pl.DataFrame:
-    """Return the rows, with the number of training rows per source that the weights require; all without weights.
+    """Return the rows, with the number of training rows per source that the weights require; without weights, all.
 
     A source whose rows are all held-out or test rows has no share. The ids, which are hashes, decide which rows of a
     source are used, so the choice never depends on their order.
@@ -48,6 +48,6 @@ def mix_by_weight(rows: pl.DataFrame, sources: Sequence[ReadOptions], where: str
 
 
 def rows_per_source(available: Sequence[int], weights: Sequence[float]) -> list[int]:
-    """Return how many rows of each source are used: the most that the weights allow."""
+    """Return the number of rows to use from each source: the maximum that the weights allow."""
     unit = min(count / weight for count, weight in zip(available, weights, strict=True))
     return [min(count, round(weight * unit)) for count, weight in zip(available, weights, strict=True)]

@@ -76,7 +76,7 @@ def chunks(texts: pl.Series) -> Iterator[tuple[int, pl.Series]]:
 
 
 def spans(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of parts with at most `most` items and _BYTES bytes, unless one item is larger."""
+    """Yield start and end of parts with at most `most` items and _BYTES bytes. A larger single item is one part."""
     ends, start = sizes.cumsum(), 0
     while start < len(ends):
         before = ends[start - 1] if start else 0

@@ -1,4 +1,4 @@
-"""The settings of the user's own table: where its rows are, and how they are converted."""
+"""The settings of the user's own table: the location of its rows and their conversion."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ BAD_ROWS: Final = (
 
 
 def most_dropped(bad_rows: BadRows) -> float | None:
-    """Return the largest share of rows that may be left out; None: none may be."""
+    """Return the maximum share of rows that may be left out; None if no row may be left out."""
     if isinstance(bad_rows, DropRows):
         return bad_rows.drop
     return MOST_DROPPED if bad_rows == "drop" else None
 
 
 class ReadOptions(ColumnOptions, SplitOptions):
-    """How the user's table is read."""
+    """Settings for reading the user's table."""
 
     weight: float | None = Field(
         default=None, gt=0, description="In a list of sources: this source's share of the training rows"

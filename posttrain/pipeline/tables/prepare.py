@@ -1,4 +1,4 @@
-"""The stages `data_tasks`, `data_files` and `data_hub`. Their tables are checked separately, then together."""
+"""The stages `data_tasks`, `data_files` and `data_hub`. Each table is checked separately, then all together."""
 
 from __future__ import annotations
 

@@ -53,12 +53,12 @@ PLAIN: Final = CsvDialect()
 
 @dataclass
 class Columns:
-    """The columns that are read from a file, and the columns that it has."""
+    """The columns that posttrain reads from a file, and the columns in the file."""
 
     wanted: frozenset[str]
     seen: dict[str, None] = field(default_factory=dict)
     complete: bool = True
-    """Whether unread rows cannot have other columns."""
+    """True if unread rows cannot have other columns."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def file_part(file: Path, dialect: CsvDialect = PLAIN) -> Part:
 
 
 def arrow_rows(batches: Iterable[pa.RecordBatch], columns: Columns, names: Sequence[str] = ()) -> Iterator[Numbered]:
-    """Yield the rows of Arrow batches with the wanted columns. `names`: the columns, if they are known already."""
+    """Yield the rows of Arrow batches with the wanted columns. `names`: the columns, if already known."""
     columns.seen.update(dict.fromkeys(_unique(names)))
     number = size = 0
     allowed = int(free_memory() / 3)
@@ -287,7 +287,7 @@ _ONE_BYTE: Final = re.compile("cp(125|437|85)|iso8859|latin|mac|koi8")
 
 
 def _is_utf8(line: str, encoding: str) -> bool:
-    """Return whether a line contains multi-byte UTF-8 letters, which a one-byte encoding would also accept."""
+    """Tell whether a line contains multi-byte UTF-8 letters, which a one-byte encoding would also accept."""
     if line.isascii() or not _ONE_BYTE.match(codecs.lookup(encoding).name):
         return False
     try:
@@ -366,5 +366,5 @@ READERS: Final[dict[str, Callable[[BinaryIO, Columns], Iterator[Numbered]]]] = {
 
 
 def place_of(file: str, line: int) -> str:
-    """Return the place of a row: its file and its line as counted by an editor."""
+    """Return the place of a row: its file, and its line as an editor counts lines."""
     return f"{file} {'line' if file.lower().endswith(BY_LINE) else 'row'} {line}"

@@ -1,4 +1,4 @@
-"""One pandera schema per table: values and relations. Each rule has a requirement and a fix."""
+"""One pandera schema per table, for values and relations. Each rule states a requirement and a fix."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class TablesByKind(Params, Generic[T]):
 
 
 class UserTables(TablesByKind[FileTables]):
-    """Which files become which table."""
+    """The files of each table."""
 
     @field_validator(*USER_KINDS, mode="before")
     @classmethod
@@ -55,7 +55,7 @@ class UserTables(TablesByKind[FileTables]):
 
 
 class FilesRun(UserTables):
-    """One run of `data.files`: your own folder, and which of its files becomes which table."""
+    """One run of `data.files`: your own folder, and the files in it for each table."""
 
     path: str = Field(min_length=1, description="a folder; DVC tracks every file in it as an input")
     outside_workspace: bool = Field(

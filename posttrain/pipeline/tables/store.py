@@ -1,4 +1,4 @@
-"""Read and write checked tables: atomic, equal bytes for equal rows, and rejected rows in a separate file.
+"""Read and write checked tables: writes are atomic, equal rows give equal bytes, rejected rows go to another file.
 
 A damaged file raises an error; it never makes polars panic.
 """

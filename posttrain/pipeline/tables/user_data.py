@@ -67,7 +67,7 @@ def read_sources(
 
 
 def split_tables(reads: Mapping[Kind, list[ReadSource]], where: str) -> dict[Kind, pl.DataFrame]:
-    """Return the rows of every table of an entry with ids and splits, which are the same in all tables."""
+    """Return the rows of every table of an entry with ids and splits that agree between the tables."""
     tested = any("test" in set(read.rows["split"]) for read in reads.get("prompts", []))
     tables = {kind: _with_splits(sources, kind, tested=tested) for kind, sources in reads.items()}
     dropping = [kind for kind, sources in reads.items() if all(read.source.bad_rows != "stop" for read in sources)]
@@ -150,7 +150,7 @@ def make_table(rows: pl.DataFrame, reads: Sequence[ReadSource], kind: Kind, wher
 
 
 def _too_many(rejected: pl.DataFrame, nth: int, read: ReadSource) -> bool:
-    """Return whether more rows of a source are wrong than `bad_rows` permits."""
+    """Tell whether more rows of a source are wrong than `bad_rows` permits."""
     most = most_dropped(read.source.bad_rows)
     return most is not None and rejected.filter(source=nth).height > most * read.count
 
@@ -310,6 +310,6 @@ def _print_summary(table: pl.DataFrame, shares: Mapping[Split, float], kind: Kin
 
 
 def _two_users(column: str) -> pl.Expr:
-    """Return whether two consecutive turns are the user's."""
+    """Tell whether two consecutive turns are the user's."""
     role = pl.element().struct.field("role")
     return pl.col(column).list.eval((role == "user") & (role.shift() == "user")).list.any()

@@ -29,7 +29,7 @@ def _printed(line: str) -> None:
 
 @dataclass
 class Notes:
-    """Lines about the rows of a table. They are printed and kept for errors that explain missing rows."""
+    """Lines about the rows of a table, which are printed and stored for errors that explain missing rows."""
 
     where: str
     say: Log = _printed
@@ -49,7 +49,7 @@ AGREED: Final = "agreed split"
 
 
 class SplitOptions(Params):
-    """How rows are divided into splits."""
+    """Settings that divide rows into splits."""
 
     splits: dict[Split, str] = Field(
         default={}, description="Our split -> its name in the source; by default names like validation"
@@ -66,7 +66,7 @@ class SplitOptions(Params):
 
 
 def select_parts(parts: Parts, source: SplitOptions, kind: Kind, where: str, log: Log, *, alone: bool) -> Parts:
-    """Return the parts of the splits that are used. Rows of a single part may still name their own splits."""
+    """Return the parts of the used splits. Rows of a single part may still set splits in a column."""
     if len(parts) == 1:
         return parts
     named = _named(list(parts), source, kind, where, alone=alone)

@@ -34,7 +34,7 @@ GROUPS: Final = {"heldout_": "heldout", "reward_": "rewards"}
 
 @dataclass(frozen=True)
 class Plan:
-    """What to push, and how."""
+    """The runs to push, and the options."""
 
     project: str
     trackers: Sequence[str]
@@ -133,11 +133,11 @@ class Followed:
 
     @property
     def began(self) -> bool:
-        """Return whether the run has a curve."""
+        """Tell whether the run has a curve."""
         return bool(self._first)
 
     def look(self) -> None:
-        """Log the steps that the tracker lacks. A curve that starts again with other settings is another run."""
+        """Log the steps that the tracker lacks. A curve that restarts with other settings becomes a new run."""
         marks = [_mark(file) for file in (plot_path(self.name), *result_files(self.name).values())]
         rows = curve(plot_path(self.name)) if marks != self._marks else []
         if not rows:

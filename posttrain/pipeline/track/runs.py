@@ -41,7 +41,7 @@ COLUMNS: Final[tuple[str, ...]] = (
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The data that a tracker gets when a run begins."""
+    """The data for a tracker at the start of a run."""
 
     name: str
     """The folder of its model under models/, e.g. `online/grpo`."""
@@ -65,7 +65,7 @@ class TrackedRun:
 
 
 def named_runs(words: Sequence[str]) -> list[str]:
-    """Return the selected runs: `online/grpo`, `online@grpo`, or the label of an evaluated one. Default: all."""
+    """Return the selected runs: `online/grpo`, `online@grpo`, or the label of an evaluated model. Default: all."""
     params = read_yaml(PARAMS_FILE)
     labels = {label: policy.model for label, policy in evaluated(params).items()}
     stages = {stage_of(params, name): name for name in curve_runs(params)}
@@ -78,7 +78,7 @@ def named_runs(words: Sequence[str]) -> list[str]:
 
 
 def is_running(name: str) -> bool:
-    """Return whether a process is training the run."""
+    """Tell whether a process is training the run."""
     lock = HELD / stage_of(read_yaml(PARAMS_FILE), name).replace("/", "@")
     return lock.is_file() and is_locked(lock)
 
@@ -122,7 +122,7 @@ def curve(file: Path) -> list[dict[str, float]]:
 
 
 def result_files(name: str) -> dict[str, Path]:
-    """Return the files with the run's metrics: of its training, and of evaluations of its model by table.
+    """Return the files with metrics of the run's training, and of evaluations of its model by table.
 
     Runs that were evaluated on the same table share metric names, so that a tracker draws them together.
     """
@@ -145,7 +145,7 @@ def figures(name: str) -> dict[str, float]:
 
 
 def completions(name: str, most: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield tables of the first completions: of each evaluation of the run, and of its last training round."""
+    """Yield tables of the first completions of each evaluation of the run and of its last training round."""
     files = {place: file.with_name("rollouts.parquet") for place, file in result_files(name).items()}
     files["train"] = max(rollouts_path(name).glob("*.parquet"), default=Path("none"))
     for table, file in files.items():

@@ -21,7 +21,7 @@ class Tracker(Protocol):
     """One run at one tracker. Pushing a run again uses the same id and adds nothing twice."""
 
     def start(self, project: str, run: TrackedRun) -> int:
-        """Open the run, new or continued. Return the first step that it lacks."""
+        """Create or reopen the run. Return its first missing step."""
 
     def log(self, steps: Steps) -> None:
         """Add steps of the curve."""
@@ -33,7 +33,7 @@ class Tracker(Protocol):
         """Set a table."""
 
     def finish(self) -> None:
-        """Wait until everything is there, and close the run."""
+        """Wait until all data is uploaded, and close the run."""
 
 
 TRACKERS: Final[Listing[type[Tracker]]] = Listing("", "", group="trackers", adopt=with_methods(Tracker))

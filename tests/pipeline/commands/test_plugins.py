@@ -89,7 +89,7 @@ def test_a_package_that_code_or_a_record_names_is_missed(tmp_path: Path, monkeyp
     for folder, text in (("code", GONE), ("records", f'{{"stage": "online@grpo", "code": {GONE}}}')):
         Path(folder, "online").mkdir(parents=True)
         Path(folder, "online/grpo.json").write_text(text, encoding="utf-8")
-    line = "names the package gone-reward 1.2 with a plugin, which is not installed. "
+    line = "uses a plugin of the package gone-reward 1.2, which is not installed. "
     line += "Install it: python -m pip install gone-reward==1.2"
     assert missing_in_records() == f"records/online/grpo.json {line}"
     with pytest.raises(PipelineError, match=r"code/online/grpo\.json: it uses a plugin of the package gone-reward"):

@@ -61,7 +61,7 @@ def test_records_name_packages_too() -> None:
     put(Path("records/sft/b.json"), json.dumps({"code": 1}))
     put(Path("records/sft/c.json"), "[")
     assert missing_in_records() == (
-        "records/sft/a.json names the package gone-reward 1.2 with a plugin, which is not installed. "
+        "records/sft/a.json uses a plugin of the package gone-reward 1.2, which is not installed. "
         "Install it: python -m pip install gone-reward==1.2"
     )
     named = [plugin_check._named(Path(f"records/sft/{name}.json")) for name in "abc"]

@@ -73,7 +73,7 @@ class RunCheckpoints:
 
     @cached_property
     def unused(self) -> str:
-        """Why no run in params.yaml would resume them; empty if one would."""
+        """The reason why no run in params.yaml would resume them; empty if a run would."""
         run = read_record(self.folder / RUN)
         if run.get("format") != CHECKPOINTS:
             return "made by another version of posttrain"
@@ -81,7 +81,7 @@ class RunCheckpoints:
 
     @property
     def state(self) -> str:
-        """Whether the stage would resume them now, or why not."""
+        """The state as text: running, finished, damaged, or how the stage would treat them now."""
         if is_locked(self.folder / HELD):
             return "running"
         if self.unused:
@@ -120,7 +120,7 @@ def list_checkpoints() -> str:
 
 
 def resume(stage: str) -> str:
-    """Let the stage resume with the code that was last refused. A later edit asks again."""
+    """Let the stage resume with the code that was last refused. posttrain asks again after a later edit."""
     lines = []
     for run in _waiting(stage):
         (run.folder / ASKED).replace(run.folder / ACCEPTED)

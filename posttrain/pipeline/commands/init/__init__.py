@@ -15,7 +15,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="a new or an empty folder")
     recipes = "the runs of its params.yaml: sft-dpo (default), rlvr (SFT, then GRPO with rules), or eval-only"
     parser.add_argument("--recipe", default="sft-dpo", metavar="sft-dpo|rlvr|eval-only", help=recipes)
-    upgrade = "show what the installed version changes in the project of this folder"
+    upgrade = "show the installed version's changes to the project in this folder"
     parser.add_argument("--upgrade", action="store_true", help=upgrade)
     parser.add_argument("--yes", action="store_true", help="apply the changes of --upgrade")
 

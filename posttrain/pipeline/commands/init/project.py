@@ -97,7 +97,7 @@ def init(folder: Path, recipe: str) -> str:
 
 
 def upgrade(mode: str) -> str:
-    """Return what the installed package changes in a project, and whether it was written."""
+    """Return the installed package's changes to a project, and whether they were written."""
     if pinned() is None:
         return "A clone upgrades by git; `upgrade` is for projects of `init` (docs/versions.md)"
     lines = upgrade_project(mode)

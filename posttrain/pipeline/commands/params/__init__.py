@@ -15,7 +15,7 @@ ALGORITHMS, METRICS = "algorithms", "metrics"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the argument: a name."""
     about = f"a section of params.yaml, e.g. online; an algorithm, e.g. grpo; `{ALGORITHMS}`; `{METRICS}`"
-    run = "a run, e.g. online.runs.grpo or online/grpo: what each of its settings is"
+    run = "a run, e.g. online.runs.grpo or online/grpo: list all of its settings"
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of params.yaml for editors")
     parser.add_argument("name", nargs="?", metavar="NAME", help=f"{about}; {run}; default: all sections")
     parser.add_argument("metric", nargs="?", metavar="METRIC", help=f"after `{METRICS}`: one metric, or a stage")

@@ -46,14 +46,14 @@ class ServerMemory(NamedTuple):
     awake: float
     asleep: float
     sleeps: bool
-    """Whether they sleep while the policy is trained."""
+    """True if they sleep while the policy is trained."""
     ahead: int
     """The run's `rollout.ahead`."""
 
 
 @dataclass
 class Demand:
-    """Bytes that a run needs. `training`, `sampling` and `heldout` do not overlap; `states` is always held."""
+    """Bytes that a run needs. `training`, `sampling` and `heldout` alternate; `states` is always in memory."""
 
     free: float
     """Free memory of the device; of the machine if the device is the CPU."""
@@ -76,7 +76,7 @@ class Demand:
 
     @property
     def fits(self) -> bool:
-        """Whether the free memory is enough for all processes that share it."""
+        """True if the free memory is enough for all processes that share it."""
         return self.taken <= self.free
 
     @property
@@ -93,7 +93,7 @@ class Demand:
 def demand_of(
     group: str, run: str, settings: Settings, prompt: int, model: str | None, change: Mapping[str, Any] | None = None
 ) -> Demand:
-    """Return what a run needs after a change of its settings.
+    """Return the needs of a run after a change of its settings.
 
     `prompt`: tokens of the longest prompt. `model`: a config that replaces all models.
     """

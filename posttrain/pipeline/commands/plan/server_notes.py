@@ -1,4 +1,4 @@
-"""What `plan` says of a run's vLLM servers: their memory awake and asleep, and when to sample one round ahead."""
+"""Lines of `plan` about a run's vLLM servers: memory awake and asleep, and when to sample one round ahead."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server_notes(stage: str, found: Demand, planned: Planned) -> Iterator[str]:
 
 
 def _accepted(planned: Planned) -> bool:
-    """Return whether the run may sample ahead."""
+    """Tell whether the run may sample ahead."""
     try:
         planned(AHEAD)
     except ParamsError:

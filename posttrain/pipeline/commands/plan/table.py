@@ -30,14 +30,14 @@ COLUMNS = (
     "checkpoints", "settings that lower it (to)",
 )  # fmt: skip
 NOTES = """
-weights: with the float32 masters of trained ones. training: gradients, activations, the head.
-decoding: copies of weights, a step or a prefill.
+weights: including float32 copies of trained weights. training: gradients, activations, the head.
+decoding: copies of weights, and one step or one prefill.
 held-out: a pass over held-out rows. rollouts, checkpoints: disk.
-total: the most device memory at a time, of {free} that are free; (!) is more than that. It is weights and moments, plus
+total: peak device memory; {free} are free, and (!) marks a total above that. The peak is weights and moments, plus
 the largest of training, sampling (KV cache and decoding) and held-out.
-On a CPU the process itself takes about 0.7 GB more, and stages that run at the same time share what is free.
-{shared}Each at its largest, with prompts of {prompt} tokens (--prompt N) where the model's context allows them."""
-SHARED = """of N processes: weights to total are of one. On a CPU (!) compares what all of this host take together.
+On a CPU the process itself needs about 0.7 GB more, and stages that run at the same time share the free memory.
+{shared}All numbers are maxima, with prompts of {prompt} tokens (--prompt N) if the model's context allows them."""
+SHARED = """of N processes: weights to total are per process. On a CPU, (!) compares the sum of this host's processes.
 """
 
 

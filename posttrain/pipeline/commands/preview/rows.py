@@ -1,4 +1,4 @@
-"""The rows of a table as training sees them: their tokens, which are trained, and which rows are left out."""
+"""The rows of a table as training sees them: tokens, trained positions, and rows that are left out."""
 
 from __future__ import annotations
 

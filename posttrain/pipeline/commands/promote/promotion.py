@@ -90,7 +90,7 @@ def promote(name: str, title: str, force: str | None = None, does: Literal["tag"
 
 
 def present(title: str) -> Promoted | None:
-    """Return the promotion that holds a name now."""
+    """Return the current promotion with this name."""
     last = holder(title)
     if last is None:
         return None

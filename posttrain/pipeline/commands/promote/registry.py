@@ -47,7 +47,7 @@ def artifact_of(policy: str) -> str:
 
 
 def require_stage(title: str) -> None:
-    """Reject a name that GTO does not read as a stage."""
+    """Reject a name that is not a valid stage in GTO."""
     if not _TITLE.fullmatch(title):
         fix = "Use letters, digits, and _ or - inside the name"
         raise ParamsError(what=f"'{title}' is not a valid name", where="--as", fix=fix)
@@ -65,12 +65,12 @@ def holder(stage: str) -> Event | None:
 
 
 def next_tag(artifact: str, stage: str) -> str:
-    """Return the name of the tag that would give the stage to the artifact. All artifacts share a stage's numbers."""
+    """Return the next tag that gives the stage to the artifact. Tags of a stage are numbered across artifacts."""
     return f"{_in_tag(artifact)}#{stage}#{1 + max((event.number for event in _events(stage)), default=0)}"
 
 
 def assign(artifact: str, stage: str, lines: Sequence[str]) -> tuple[str, str]:
-    """Tag HEAD as a version of an artifact that has a stage; return both tags.
+    """Tag HEAD as a version of an artifact, and give the version a stage; return both tags.
 
     The tag of the stage comes after the version's. So if this is killed, there is no promotion, or a complete one once
     `end_others` has run.
@@ -85,7 +85,7 @@ def assign(artifact: str, stage: str, lines: Sequence[str]) -> tuple[str, str]:
 
 
 def end_others(stage: str) -> None:
-    """End the stage of all artifacts but the last one that got it. GTO lets each artifact have the same stage."""
+    """End the stage of all artifacts except the newest. GTO would let several artifacts have the same stage."""
     last = {event.artifact: event for event in _events(stage)}
     now = holder(stage)
     for artifact, event in last.items():

@@ -23,9 +23,9 @@ OWN = "Apache-2.0"
 UNKNOWN = "unknown: none is stated"
 LIMITS = """## Limits
 
-- The scores are on the prompts named above and say nothing of other tasks, languages or of safety.
-- Intervals are at 95 %, over prompts. Another training seed would give another score.
-- The licences of the base model and of the data hold for this model too. posttrain did not check them."""
+- The scores hold for the prompts named above. They do not cover other tasks, other languages or safety.
+- Intervals are 95 % intervals over prompts. Another training seed would give another score.
+- The licences of the base model and of the data apply to this model too. posttrain did not check them."""
 
 
 def card(label: str, model: str, title: str, base: HubModel | None = None) -> str:

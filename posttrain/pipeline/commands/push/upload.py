@@ -43,7 +43,7 @@ _TARGET = re.compile(r"hf:([\w.-]+/[\w.-]+)")
 
 
 def scored_policy(name: str, kind: Literal["prompts", ""] = "") -> tuple[str, str]:
-    """Return the label and model of a policy that has a score on this kind of table. lm-eval gives none."""
+    """Return the label and model of a policy that has a score on this kind of table (not from lm-eval)."""
     asked, model = named_policy(name)
     for label, run in evaluated(read()).items():
         if name in (label, run.model) and run.rows == "rollouts" and run.table.endswith(kind):
@@ -99,7 +99,7 @@ def export(name: str, format_: str, file: str, dtype: Dtype) -> str:
 
 
 def left_over(found: Collection[str], new: Collection[str]) -> list[str]:
-    """Return the files in a repository from the earlier model that loaders would mix up with the new one.
+    """Return files of an earlier model in a repository that loaders would mix up with the new model.
 
     Other files and folders stay.
     """

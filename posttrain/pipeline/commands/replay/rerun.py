@@ -92,7 +92,7 @@ def _named(run: str) -> tuple[str, str]:
 
 
 def _cost(name: str, stored: StoredRollouts, first: int, end: int) -> str:
-    """Return what the replay will train on, and about how long that took originally."""
+    """Return a line with the rollouts of the replay and their approximate training time in the original run."""
     used = pl.col("step").is_between(first, end - 1)
     tokens = (pl.col("prompt_ids").list.len() + pl.col("completion_ids").list.len()).filter(used)
     sums = [stored.figures(part, used.sum(), tokens.sum().alias("tokens")).row(0) for part in stored.parts]

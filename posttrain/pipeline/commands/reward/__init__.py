@@ -32,9 +32,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     agreement.add_argument("judge", metavar="SETTINGS", help="the key of the judge in params.yaml")
     label = "the rollouts' reward that serves as the label; default: correct"
     agreement.add_argument("--reward", default="correct", metavar="NAME", help=label)
-    most = "rows, drawn at random: each costs a request; default: 200"
+    most = "number of rows, drawn at random; each row costs a request; default: 200"
     agreement.add_argument("--rows", type=int, default=200, metavar="N", help=most)
-    least = "verdicts of at least this count as right; default: 0.5"
+    least = "verdicts >= this count as right; default: 0.5"
     agreement.add_argument("--threshold", type=float, default=0.5, metavar="X", help=least)
 
 

@@ -59,7 +59,7 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
 
 
 def _ok(score: Score) -> bool:
-    """Return whether it is a verdict of the judge."""
+    """Tell whether it is a verdict of the judge."""
     return score.status == "ok" and score.reason != CUT
 
 

@@ -69,7 +69,7 @@ class Rollouts:
             )  # fmt: skip
 
     def curve(self) -> list[dict[str, float]]:
-        """Return the metrics of each round. A mean is over the rows with a known value."""
+        """Return the metrics of each round. Means skip rows without a value."""
         return [
             {"step": number, **self._figures(list(some))}
             for number, some in groupby(sorted(self._found, key=lambda one: one.round), key=lambda one: one.round)
