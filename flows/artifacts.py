@@ -137,7 +137,7 @@ def _posttrain(root: Path, *words: str) -> str:
 
 
 def plots(root: Path, files: Sequence[str]) -> dict[str, str]:
-    """Return title -> PNG as a data URI, for these plots of the report or those in dvc.yaml, drawn like DVC.
+    """Return title -> PNG as a data URI, for these plots of the report or the plots in dvc.yaml, drawn like DVC.
 
     Without the extra `plots` the result is empty.
     """

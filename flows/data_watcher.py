@@ -32,7 +32,7 @@ def resource_id(folder: Path) -> str:
 
 
 def take_snapshot(folder: Path) -> Snapshot:
-    """Return size and time of every file, without hidden and unfinished ones."""
+    """Return size and time of every file, except hidden and unfinished files."""
     snapshot: Snapshot = {}
     for file in sorted(folder.rglob("*")):
         parts = file.relative_to(folder).parts

@@ -225,7 +225,7 @@ def stale(stages: Iterable[Stage]) -> set[str]:
 
 
 def select(stages: Sequence[Stage], selection: Selection) -> set[str]:
-    """Return the stages to run: the changed ones, or all."""
+    """Return the stages to run: changed stages, or all stages."""
     return stale(stages) if selection == "stale" else {stage.name for stage in stages}
 
 

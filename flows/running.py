@@ -25,7 +25,7 @@ FOLDER = Path(".prefect/running")
 
 @contextmanager
 def recorded(root: Path) -> Iterator[None]:
-    """Record the current flow run while it is active, after marking killed ones."""
+    """Record the current flow run while it is active. First mark killed flow runs."""
     mark_crashed(root)
     file = root / FOLDER / str(flow_run.id)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Check without DVC if no stage must run. For 1,000 runs this takes seconds; DVC takes a minute."""
+"""Check without DVC that no stage must run. For 1,000 runs this takes seconds; DVC takes a minute."""
 
 from __future__ import annotations
 

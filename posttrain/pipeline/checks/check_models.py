@@ -44,7 +44,7 @@ TOKENIZERS: Final = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
 
 
 def check_models() -> str:
-    """Reject every run whose settings do not fit its model. params.yaml is already checked.
+    """Reject runs whose settings do not fit their models. params.yaml must already be checked.
 
     If a model's shape is unknown, e.g. on the Hub, its run checks it later. Return notes.
     """

@@ -40,7 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--to", metavar="FILE", help=page)
     metric = "compare a metric, or a part of the reward, instead of the score: a name of evaluate.settings.metrics"
     parser.add_argument("--metric", metavar="NAME", help=metric)
-    parser.add_argument("--greedy", action="store_true", help="compare the greedy completions, not the sampled ones")
+    parser.add_argument("--greedy", action="store_true", help="compare greedy completions instead of samples")
     tokens = "for two policies: show how the second policy ranks each token of the first policy's greedy answers"
     parser.add_argument("--tokens", action="store_true", help=tokens)
 

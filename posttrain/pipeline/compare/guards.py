@@ -71,7 +71,7 @@ def falls(left: Setting, right: Setting, metrics: Sequence[str]) -> list[Fall]:
 
 
 def broken(left: Setting, right: Setting, metrics: Sequence[str], reference: str | None = None) -> list[Fall]:
-    """Return the falls, except those of a reference, because only a candidate can break a guard.
+    """Return the falls, except falls of a reference, because only a candidate can break a guard.
 
     reference: the label of the baseline; None: the setting that the other one's KL is measured against
     (evaluate.settings.reference) or that it was trained from.

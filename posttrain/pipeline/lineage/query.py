@@ -169,7 +169,7 @@ def _dialects() -> Iterator[tuple[Path, CsvDialect]]:
 
 
 def source_encodings() -> tuple[str, ...]:
-    """Return the encodings to search in: the common ones, and those that sources in params.yaml set."""
+    """Return the encodings to search in: common encodings, and encodings of sources in params.yaml."""
     found = dict.fromkeys(ENCODINGS)
     for _, dialect in _dialects():
         name = codecs.lookup(dialect.encoding or UTF_8).name

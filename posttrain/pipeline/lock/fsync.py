@@ -76,7 +76,7 @@ def object_path(cache: Path, digest: str) -> Path:
 
 
 def cached(cache: Path, out: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the paths of an output's objects in the cache: its own, and a folder's files."""
+    """Yield the paths of an output's objects in the cache: its object, and for a folder the objects of its files."""
     if digest := out.get("md5"):
         yield object_path(cache, digest)
         if digest.endswith(".dir"):

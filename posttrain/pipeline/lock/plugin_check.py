@@ -1,4 +1,4 @@
-"""Compare installed plugins with those listed in code/ and records/, and list what plugins register."""
+"""Compare installed plugins with plugins listed in code/ and records/, and list the names that plugins register."""
 
 from __future__ import annotations
 

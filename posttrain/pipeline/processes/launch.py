@@ -1,4 +1,4 @@
-"""A run of several processes. Its first process, the stage's own, starts the others and watches them.
+"""A run of several processes. The stage's process is the first; it starts the others and watches them.
 
 It holds the lock and writes all files. The other processes on its host are its children and run the same command. If
 one of them ends, all end; if the first ends, the others end too.
@@ -153,7 +153,7 @@ def _meet(name: str, processes: int, device: str) -> None:
 
 
 def end() -> None:
-    """Finish the run: wait briefly for its other processes, then kill those that remain."""
+    """Finish the run: wait briefly for its other processes, then kill the remaining processes."""
     for run in _RUN:
         if run.children:
             run.children.ended(LEAVING_S)

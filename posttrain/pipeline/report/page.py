@@ -1,4 +1,4 @@
-"""Build the report's page: one file that loads nothing and sends nothing."""
+"""Build the report's page: one file that does not use the network."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def results_table(not_current: Mapping[str, str], against: str | None = None) ->
 
 
 def results_markdown(not_current: Mapping[str, str], against: str | None = None) -> str:
-    """Return the page's tables in Markdown: every setting, and the evaluations on their own tables."""
+    """Return the page's tables in Markdown: every setting, and the evaluations of `evaluate.runs`."""
     summary, tasks, trained, errors = current_summary(not_current, against)
     others, missing = other_tables(read(), not_current)
     parts = []
@@ -95,7 +95,7 @@ def _rated(settings: Settings, not_current: Mapping[str, str]) -> Iterator[str]:
 
 
 def results_json(not_current: Mapping[str, str], against: str | None = None) -> str:
-    """Return the results as plain data: one row per setting, the best first."""
+    """Return the results as plain data: one row per setting, best first."""
     summary, _, _, errors = current_summary(not_current, against)
     rows = [
         {

@@ -30,7 +30,7 @@ def kind(*, outcomes: bool) -> pl.Expr:
 
 
 def wrong_rows(policies: Sequence[Policy]) -> list[list[str]]:
-    """Return a row of `TITLES` for each policy about all its samples. `cut` counts wrong ones."""
+    """Return a row of `TITLES` for each policy about all its samples. `cut` counts only wrong samples."""
     rows = []
     for policy in policies:
         samples = policy.rollouts.filter(~pl.col("greedy")).with_columns(kind(outcomes=True))

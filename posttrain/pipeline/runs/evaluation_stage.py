@@ -66,7 +66,7 @@ class EvaluationStage(CompletionsStage[E]):
         return self.judged_of(self.sampled() if found is None else found)
 
     def judged_of(self, found: SampledCompletions) -> SampledCompletions:
-        """Return those of these completions whose prompts the rewards can judge."""
+        """Return the completions in `found` whose prompts the rewards can judge."""
         with hide_stderr(self.params.completions):
             prompts = judged_prompts(self.params.reward, found.prompts, str(self.table))
         if self.params.completions == "none" and len(prompts) < len(found.prompts):

@@ -61,7 +61,7 @@ _JSON: Final = {"info": dict, "sampling": dict, "turns": list, VARIABLES: dict, 
 
 @cache
 def schema_of(kind: Kind) -> pa.DataFrameSchema:
-    """Return the schema of a table: its columns in order, optional ones last, with the rules of each."""
+    """Return the schema of a table: its columns in order, optional columns last, with their rules."""
     optional, nullable = OPTIONAL.get(kind, {}), _NULLABLE.get(kind, ())
     columns = {
         name: pa.Column(dtype, checks=_rules(kind, name), required=name not in optional, nullable=name in nullable)

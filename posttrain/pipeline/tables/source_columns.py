@@ -62,7 +62,7 @@ class ColumnOptions(Params):
 
     @property
     def plain(self) -> bool:
-        """True if the source's columns stay as they are."""
+        """True if the source's columns stay unchanged."""
         return not (self.rename or self.template or self.info or self.values)
 
     @property

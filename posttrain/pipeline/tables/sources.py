@@ -167,7 +167,7 @@ def _collected(errors: list[PosttrainError]) -> Iterator[None]:
 
 
 def feedback_from_pairs(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return feedback in which chosen answers have the label true and rejected ones false."""
+    """Return feedback with the label true for chosen answers and false for rejected answers."""
     shared = [name for name in ("split", "problem", "prompt", VARIABLES) if name in pairs.columns]
     sides = [
         pairs.select(*shared, completion=side, label=pl.lit(value))

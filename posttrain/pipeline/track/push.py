@@ -73,7 +73,7 @@ def push(plan: Plan) -> str:
 
 
 def missing(trackers: Sequence[str]) -> list[str]:
-    """Return the trackers that are not installed. Reject unknown ones."""
+    """Return the trackers that are not installed. Reject unknown trackers."""
     for name in trackers:
         if name not in TRACKERS:
             what, fix = why_unknown(TRACKERS, name)

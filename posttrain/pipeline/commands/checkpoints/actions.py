@@ -134,7 +134,7 @@ def restart(stage: str) -> str:
 
 
 def clean(which: Literal["unused", "all"]) -> str:
-    """Remove all checkpoints, or those that no run in params.yaml would resume, unless a process uses them."""
+    """Remove all checkpoints, or only checkpoints that no run would resume, unless a process uses them."""
     if which == "unused":
         check_params()  # a run that cannot be read may resume what would be removed
     unwanted = [

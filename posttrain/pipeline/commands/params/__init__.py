@@ -1,4 +1,4 @@
-"""`posttrain params`: describe the parameters of a section, the settings of an algorithm, or those of a run."""
+"""`posttrain params`: describe the parameters of a section, an algorithm or a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find settings that lower the memory of a run, by planning the run with each change."""
+"""Find settings that lower a run's memory, by estimating the run with each change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SAMPLING = ("data_samples@", "completions@", "completions_runs@", "evaluate_runs
 
 
 def what_lowers(stage: str, found: Demand, planned: Planned) -> str:
-    """Return the changes that lower a stage's total, each with the remaining amount.
+    """Return the changes that lower a stage's total memory, and the new total for each.
 
     'activations: recompute (12.7 GB); other results: adapter: lora (20.1 GB)'
     """

@@ -41,7 +41,7 @@ from posttrain.train.model_set import ModelSet, Teacher
 
 
 class ServerMemory(NamedTuple):
-    """Bytes that an engine's servers take from memory that training also uses."""
+    """Bytes of an engine's servers in memory that training uses too."""
 
     awake: float
     asleep: float

@@ -1,4 +1,4 @@
-"""A preview as a page: one file without scripts that loads nothing."""
+"""A preview as a page: one file without scripts or external resources."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Part:
-    """Tokens that training reads together."""
+    """Tokens that form one sequence in training."""
 
     name: str
     row: TokenRow

@@ -23,7 +23,7 @@ Stretch = tuple[str, bool]
 def preview(
     table: str, model: str, *, rows: int, style: Style, html: Path | None, turns: Trained | None, longest: int | None
 ) -> str:
-    """Return rows and counts as text. If `html` names a file, also write them as a page."""
+    """Return rows and counts as text. If `html` is a file, write them as a page too."""
     with opened(table, model, turns, longest) as subject:
         first, counts = preview_rows(subject, rows)
         facts = _facts(subject, counts)

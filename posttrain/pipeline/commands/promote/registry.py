@@ -26,7 +26,7 @@ _LAYOUT = "%(refname:strip=2) %(creatordate:unix) %(*objectname)"
 
 @dataclass(frozen=True, order=True)
 class Event:
-    """A tag that gives a stage to an artifact, or ends it. Events are ordered by time, as DVC orders them."""
+    """A tag that starts or ends a stage of an artifact. Events are ordered by time, as in DVC."""
 
     time: int
     number: int

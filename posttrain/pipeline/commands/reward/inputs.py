@@ -24,7 +24,7 @@ GROUPS: Final = ("online.runs", "distill.runs", "data.samples", "data.filters", 
 
 
 def subject_of(name: str, options: Sequence[str], run: str | None) -> Subject:
-    """Return the reward with this name. These options are added to those of the run."""
+    """Return the reward with this name. These options are added to the run's options."""
     own = dict(map(_option, options))
     if run is None:
         return Subject(
