@@ -98,13 +98,13 @@ def publish_sweep(root: Path, name: str, measured: Sequence[str]) -> None:
 
     words = ("compare", name, *(["--policy", measured[-1]] if measured else []))
     compared = _posttrain(root, *words)
-    found = json.loads(_posttrain(root, *words, "--json") or "{}")
+    comparison = json.loads(_posttrain(root, *words, "--json") or "{}")
     rows = [
         {**one["varied"], "seeds": one["seeds"], "score": _rounded(one["value"])}
         | {key: _rounded(one[key]) for key in ("low", "high")}
         | {key: _rounded(number) for key, number in one["spent"].items()}
         | {"its models": one["weights"]}
-        for one in found.get("settings", [])
+        for one in comparison.get("settings", [])
     ]
     create_table_artifact(
         safe_rows(rows), key="sweep", description=escaped(f"{write_page(name, measured)} (in {root})")

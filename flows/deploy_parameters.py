@@ -83,12 +83,12 @@ def checked_name(name: str) -> str:
 
 def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Return settings as a mapping. Reject a key that is given twice."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in settings:
             raise ParamsError(what=f"'{key}' is given twice", where="-S", fix="Give each key once")
-        found[key] = value
-    return found
+        settings[key] = value
+    return settings
 
 
 def _setting(word: str) -> tuple[str, Any]:

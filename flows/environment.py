@@ -44,17 +44,17 @@ def _value(name: str, kind: str, stored: str) -> str:
     from prefect.blocks.system import Secret
     from prefect.variables import Variable
 
-    found: Any = None
+    value: Any = None
     if kind == "variable":
-        found = Variable.get(stored)
+        value = Variable.get(stored)
     else:
         try:
             block: Any = Secret.load(stored)
-            found = block.get()
+            value = block.get()
         except ValueError:  # Prefect's error for a block that does not exist
-            found = None
-    if found is None:
+            value = None
+    if value is None:
         what = f"Prefect's server has no {kind} '{stored}'"
         page = "Variables" if kind == "variable" else "Blocks, as a block of type Secret"
         raise PipelineError(what=what, where=f"env: {name}", fix=f"Create it at {page}")
-    return found if isinstance(found, str) else str(found)
+    return value if isinstance(value, str) else str(value)

@@ -37,8 +37,8 @@ def refusal_reason(headers: list[tuple[bytes, bytes]]) -> str:
         return f"unknown host; use {' or '.join(NAMES)}"
     # The port is that of the Host header: through a tunnel it may differ from the server's.
     _, colon, port = hosts[0].partition(":")
-    own = {f"http://{name}{colon}{port}" for name in NAMES}
-    return "" if own.issuperset(origins) else "requests from other sites are rejected"
+    allowed = {f"http://{name}{colon}{port}" for name in NAMES}
+    return "" if allowed.issuperset(origins) else "requests from other sites are rejected"
 
 
 _KEYS = (b"host", b"origin")

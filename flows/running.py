@@ -56,8 +56,8 @@ def _ended(file: Path) -> int | None:
     try:
         with file.open("r+", encoding="utf-8") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found = json.load(stream)
-            return int(found["pid"]) if found["host"] == socket.gethostname() else None
+            process = json.load(stream)
+            return int(process["pid"]) if process["host"] == socket.gethostname() else None
     except (OSError, ValueError, KeyError, TypeError):  # alive; just begun; or written by something else
         return None
 

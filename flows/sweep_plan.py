@@ -114,12 +114,12 @@ def _finished(planned: Sequence[Trial]) -> tuple[set[str], dict[str, str]]:
     """Return the names of the trials whose result is there, and why those that ran at another commit run again."""
     head, settings = git("rev-parse", "HEAD").strip(), read_yaml(PARAMS_FILE)
     done, again = set[str](), dict[str, str]()
-    found = experiments()
+    known = experiments()
     for trial in planned:
         wanted = settings
         for key, value in trial.overrides.items():
             wanted = merge(wanted, nested(key, value))
-        for experiment in (one for one in found if one.name == trial.name):
+        for experiment in (one for one in known if one.name == trial.name):
             why = "" if experiment.baseline == head else why_again(experiment, flattened(wanted))
             if not why:
                 done.add(trial.name)

@@ -153,9 +153,9 @@ def _forget_missing(lock: Path, cache: Path) -> None:
     if not lock.is_file():
         return
     stages = lock_stages(lock.read_bytes(), str(lock))
-    kept = {name: entry for name, entry in stages.items() if _is_here(entry, lock.parent, cache)}
-    if len(kept) < len(stages):
-        write_entries(kept, lock.parent)
+    present = {name: entry for name, entry in stages.items() if _is_here(entry, lock.parent, cache)}
+    if len(present) < len(stages):
+        write_entries(present, lock.parent)
 
 
 def _is_here(entry: Mapping[str, Any], folder: Path, cache: Path) -> bool:

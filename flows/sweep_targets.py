@@ -38,8 +38,8 @@ def missing_evaluations(
     changed: set[str] = set()
     for stage in ran:
         section = _section(stage.name)
-        own = every or any(key.startswith(f"{section}.") or section.startswith(key) for key in keys)
-        if own or changed.intersection(stage.upstream):
+        is_swept = every or any(key.startswith(f"{section}.") or section.startswith(key) for key in keys)
+        if is_swept or changed.intersection(stage.upstream):
             changed.add(stage.name)
     models = {stage_of(settings, model): model for model in model_runs(settings)}
     names = [one.name for one in ran if one.name in changed or is_named(one.name, targets)]

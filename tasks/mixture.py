@@ -34,7 +34,7 @@ class Part(Params):
     )
 
     @property
-    def own(self) -> Mapping[str, Any]:
+    def task_settings(self) -> Mapping[str, Any]:
         """The task's settings."""
         return self.model_extra or {}
 
@@ -49,7 +49,7 @@ class MixtureParams(Counts):
     @classmethod
     def _generate(cls, parts: dict[str, Part]) -> dict[str, Part]:
         for name, part in parts.items():
-            generator_of(part.task, part.own, f"parts.{name}")
+            generator_of(part.task, part.task_settings, f"parts.{name}")
         return parts
 
     def shares(self, kind: Kind, split: Split) -> dict[str, int]:
@@ -79,7 +79,7 @@ Shares = Mapping[tuple[Kind, Split], Mapping[str, int]]
 
 def _part(name: str, part: Part, shares: Shares) -> Mapping[Kind, pl.DataFrame]:
     """Return the tables of one part, with only its share of rows if its generator has row counts."""
-    generator, params = generator_of(part.task, part.own, f"parts.{name}")
+    generator, params = generator_of(part.task, part.task_settings, f"parts.{name}")
     if isinstance(params, Counts):
         counts = {COUNTED[kind][split]: of.get(name, 0) for (kind, split), of in shares.items()}
         params = params.model_copy(update=counts)
@@ -103,10 +103,10 @@ def _mixed(
                 what=what, where=HOST.settings_file, fix="Generate more rows of this part, or lower the total"
             )
         frames.append(frame)
-    found = pl.concat(frames).unique("id", keep="first", maintain_order=True)
-    order = list(range(found.height))
+    table = pl.concat(frames).unique("id", keep="first", maintain_order=True)
+    order = list(range(table.height))
     random.Random(f"{seed}:{kind}:{split}").shuffle(order)
-    return found[order]
+    return table[order]
 
 
 TASKS = {"mixture": Task(Generator(MixtureParams, ("chat", "prompts"), _tables))}

@@ -67,8 +67,10 @@ def _problems(params: InstructionsParams, kind: Kind, split: Split, size: int) -
 
 def _metrics(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:  # noqa: ARG001
     """Return the share of all instructions that were followed."""
-    found = [followed(one, rollout.text) for rollout in rollouts for one in rollout.prompt.info.get("instructions", ())]
-    return {"instructions_followed": sum(found) / len(found)} if found else {}
+    results = [
+        followed(one, rollout.text) for rollout in rollouts for one in rollout.prompt.info.get("instructions", ())
+    ]
+    return {"instructions_followed": sum(results) / len(results)} if results else {}
 
 
 TASKS = {"instructions": Task(Generator(InstructionsParams, ("chat", "prompts"), _tables), metrics=_metrics)}

@@ -92,10 +92,10 @@ def _left(rollout: Rollout) -> tuple[int, int]:
 
 
 def _bounds(question: str) -> tuple[int, int]:
-    found = _RANGE.search(question)
-    if found is None:
+    match = _RANGE.search(question)
+    if match is None:
         raise ValueError(f"no range in {excerpt(question, 80)}")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _number(text: str) -> int | None:

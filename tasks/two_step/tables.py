@@ -124,9 +124,9 @@ class _Task:
         }
         return from_rows((row for split, size in sizes.items() for row in self._asked(split, *size)), "prompts")
 
-    def _asked(self, split: Split, size: int, knob: str) -> Iterator[dict[str, Any]]:
+    def _asked(self, split: Split, size: int, size_key: str) -> Iterator[dict[str, Any]]:
         rng = self._stream("prompts", split)
-        for problem in self._draw(rng, split, size, knob):
+        for problem in self._draw(rng, split, size, size_key):
             prompt = [{"role": "user", "content": question(rng, problem)}]
             known = {"answer": str(problem.answer), "info": "{}", "task": ""}
             yield {"split": split, "problem": problem.key, "prompt": prompt, **known}
@@ -191,11 +191,11 @@ class _Task:
             seen.add(text)
             yield text
 
-    def _draw(self, rng: random.Random, split: Split, size: int, knob: str) -> list[Problem]:
+    def _draw(self, rng: random.Random, split: Split, size: int, size_key: str) -> list[Problem]:
         pool = self.pools[split]
         available = sum(len(problems) for problems in pool.values())
         if size > available:
-            raise _too_many(f"{knob} = {size:,}, but the {split} split has only {available:,} problems", knob)
+            raise _too_many(f"{size_key} = {size:,}, but the {split} split has only {available:,} problems", size_key)
         return draw_distinct(rng, pool, size)
 
     def _stream(self, part: str, split: str) -> random.Random:
@@ -206,6 +206,6 @@ class _Task:
         return split_of(key, heldout_share=self.params.heldout_share, test_share=self.params.test_share)
 
 
-def _too_many(what: str, knob: str) -> ParamsError:
-    fix = f"Lower {knob}, or raise operand_max or result_max"
+def _too_many(what: str, size_key: str) -> ParamsError:
+    fix = f"Lower {size_key}, or raise operand_max or result_max"
     return ParamsError(what=what, where=HOST.settings_file, fix=fix)

@@ -99,12 +99,12 @@ def _missing_files(settings: Settings) -> Iterator[str]:
             yield f"base.folders.{name}: {folder} has no tokenizer ({', '.join(TOKENIZERS)}). {fix}"
         if not any(file.endswith(".safetensors") for file in names):
             old = sorted(file for file in names if file.endswith((".bin", ".pt", ".pth")))
-            found = f", only {', '.join(old[:3])}, which may run code" if old else ""
+            others = f", only {', '.join(old[:3])}, which may run code" if old else ""
             fix = (
                 "Save the model in this format: AutoModelForCausalLM.from_pretrained(...).save_pretrained(..., "
                 "safe_serialization=True)"
             )
-            yield f"base.folders.{name}: {folder} has no weights in .safetensors{found}. {fix}"
+            yield f"base.folders.{name}: {folder} has no weights in .safetensors{others}. {fix}"
 
 
 def _high_rates(settings: Settings) -> Iterator[str]:

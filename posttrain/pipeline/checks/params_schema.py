@@ -178,8 +178,8 @@ def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
     """Yield a line for each missing file or folder of the user, and for names that cannot exist on the Hub."""
     if isinstance(params, FilesRun | FolderRun):
         folder = root / params.path
-        found = unreadable(folder, outside_workspace=params.outside_workspace)
-        yield from (f"{where}.path = '{params.path}': {what}. {REMOVE}." for what in found)
+        unreadable_file = unreadable(folder, outside_workspace=params.outside_workspace)
+        yield from (f"{where}.path = '{params.path}': {what}. {REMOVE}." for what in unreadable_file)
         if not folder.is_dir():
             what = "is a file, not a folder" if folder.exists() else "folder not found"
             yield f"{where}.path = '{params.path}': {what}."
@@ -289,8 +289,8 @@ def _lines(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 def _choice_lines(path: str, choice: OneOf[Any], description: str) -> Iterator[str]:
     """Yield a choice with its types and their options."""
-    own = " or MODULE:NAME" if choice.own else ""
-    yield f"{path}: {'|'.join(choice.table)}{own} = {choice.default!r}  {description}; a name, or {{type: NAME, ...}}"
+    more = " or MODULE:NAME" if choice.own else ""
+    yield f"{path}: {'|'.join(choice.table)}{more} = {choice.default!r}  {description}; a name, or {{type: NAME, ...}}"
     for name, entry in usable(choice.table):
         options = [line for line in _lines(entry.options, f"{path}.") if not line.startswith(f"{path}.type:")]
         yield f"  {path}: {name}  {entry.formula}"

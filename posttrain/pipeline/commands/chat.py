@@ -35,11 +35,11 @@ def run(arguments: Namespace) -> str:
             if not turns:
                 continue
             seed = secrets.randbits(63)
-            (found,) = policy.answer([Job(turns, sampling, seed=seed, greedy=temperature == 0)])
-            if isinstance(found, PosttrainError):
+            (answers,) = policy.answer([Job(turns, sampling, seed=seed, greedy=temperature == 0)])
+            if isinstance(answers, PosttrainError):
                 turns = turns[:-1]
-                print(f"error: {found}")
+                print(f"error: {answers}")
                 continue
-            print(found.answers[0].text)
-            turns.append({"role": "assistant", "content": found.answers[0].text})
+            print(answers.answers[0].text)
+            turns.append({"role": "assistant", "content": answers.answers[0].text})
     return "\nthe chat has ended"

@@ -64,18 +64,18 @@ def run(arguments: Namespace) -> str:
 
     score: Score = "greedy" if arguments.greedy else "sampled"
     selection = selected(arguments.names, arguments.policy, score, arguments.task, arguments.table)
-    chosen = selection.found
+    chosen = selection.policies
     notes = [f"no result of {name}: it still runs, or it failed (.sweeps/{name}.log)" for name in selection.unfinished]
     notes += selection.notes
     notes += _not_current([one.policy for one in chosen if not one.weights])
     if arguments.metric:
         notes += without_value(chosen, arguments.metric)
         chosen = [by_metric(one, arguments.metric) for one in chosen]
-    answers = _planned(arguments, replace(selection, found=chosen), notes)
+    answers = _planned(arguments, replace(selection, policies=chosen), notes)
     if answers is None or page:
         against = arguments.against[0] if arguments.against and answers is None else None
-        found = compare(chosen, against)
-        found = replace(found, notes=[*notes, *found.notes])
+        comparison = compare(chosen, against)
+        comparison = replace(comparison, notes=[*notes, *comparison.notes])
     if page:
         from posttrain.files import write_text
         from posttrain.pipeline.compare.importance import importance
@@ -83,7 +83,7 @@ def run(arguments: Namespace) -> str:
 
         mattered = importance(chosen, answers.questions if answers else ())
         typed = _typed(arguments)
-        write_text(page, comparison_page(found, typed, score, against, arguments.metric, answers, mattered))
+        write_text(page, comparison_page(comparison, typed, score, against, arguments.metric, answers, mattered))
         print(f"page written: {page}", file=sys.stderr)
     if answers is not None:
         from posttrain.pipeline.compare.planned_text import planned_data, planned_text
@@ -93,7 +93,7 @@ def run(arguments: Namespace) -> str:
             if arguments.json
             else planned_text(answers, score, arguments.metric)
         )
-    return Document(as_json(as_data(found))) if arguments.json else as_text(found, score, arguments.metric)
+    return Document(as_json(as_data(comparison))) if arguments.json else as_text(comparison, score, arguments.metric)
 
 
 def _planned(arguments: Namespace, selection: Selection, notes: Sequence[str]) -> Planned | None:
@@ -106,9 +106,9 @@ def _planned(arguments: Namespace, selection: Selection, notes: Sequence[str]) -
     from posttrain.settings.plain import flattened
 
     # the levels of one policy in several experiments are those of the whole file; else of each run itself
-    one_policy = len({policy.policy for policy in selection.found}) == 1
+    one_policy = len({policy.policy for policy in selection.policies}) == 1
     home = flattened(read_yaml(PARAMS_FILE)) if one_policy else {}
-    answers = planned(selection.found, arguments.factor, arguments.against, selection.left_out, home)
+    answers = planned(selection.policies, arguments.factor, arguments.against, selection.left_out, home)
     return replace(answers, notes=[*notes, *answers.notes])
 
 
@@ -147,5 +147,5 @@ def _tokens(arguments: Namespace) -> str:
     if others:
         what, fix = f"--{others[0]} is not read with --tokens", f"Remove --{others[0]}"
         raise ParamsError(what=what, where="compare", fix=fix)
-    found = token_shift(arguments.names)
-    return Document(as_json(asdict(found))) if arguments.json else str(found)
+    shift = token_shift(arguments.names)
+    return Document(as_json(asdict(shift))) if arguments.json else str(shift)

@@ -79,8 +79,8 @@ class LateParser(ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.command:
-            found, self.command = COMMANDS[self.command], ""
-            self.description = f"{found.DOES[0].upper()}{found.DOES[1:]}."
-            self.epilog = f"example: {self.prog} {found.EXAMPLE}"
-            found.add_arguments(self)
+            command, self.command = COMMANDS[self.command], ""
+            self.description = f"{command.DOES[0].upper()}{command.DOES[1:]}."
+            self.epilog = f"example: {self.prog} {command.EXAMPLE}"
+            command.add_arguments(self)
         return super().parse_known_args(args, namespace)

@@ -73,15 +73,15 @@ def _results(arguments: Namespace, action: str) -> str:
     """Show the current results, or write the report. Print what is running."""
     from posttrain.pipeline.report.stale_results import staleness
 
-    found = staleness()
-    if found.running and not (arguments.json or arguments.markdown):
-        are = "is" if len(found.running) == 1 else "are"
-        print(f"{', '.join(found.running)} {are} running; of finished stages:\n", flush=True)
+    stale = staleness()
+    if stale.running and not (arguments.json or arguments.markdown):
+        are = "is" if len(stale.running) == 1 else "are"
+        print(f"{', '.join(stale.running)} {are} running; of finished stages:\n", flush=True)
     from posttrain.pipeline.report import results
 
     if action == "report":
-        return results.write_report(found.reasons, arguments.to)
+        return results.write_report(stale.reasons, arguments.to)
     if arguments.json:
-        return Document(results.results_json(found.reasons, arguments.against))
+        return Document(results.results_json(stale.reasons, arguments.against))
     shown = results.results_markdown if arguments.markdown else results.results_table
-    return shown(found.reasons, arguments.against)
+    return shown(stale.reasons, arguments.against)

@@ -76,11 +76,11 @@ def _known(reasons: Reasons, stage: str) -> Belonging:
         ran = accepted_code(record or {}) or {}
         for file, digest in {**ran.get("files", {}), **ran.get("packages", {})}.items():
             code.setdefault(f"{name.partition('@')[0]}: {file}", set()).add(digest)
-    ran_with = {file: " ".join(sorted(found)) for file, found in code.items()}
+    ran_with = {file: " ".join(sorted(digests)) for file, digests in code.items()}
     return Belonging(ran_with, tuple(unverified), tuple(params), sources)
 
 
-def unlike(found: Sequence[Mapping[str, str]]) -> list[str]:
+def unlike(versions: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the files and packages that differ between two evaluations or the runs behind them."""
-    keys = dict.fromkeys(key for code in found for key in code)
-    return [key for key in keys if len({code[key] for code in found if key in code}) > 1]
+    keys = dict.fromkeys(key for code in versions for key in code)
+    return [key for key in keys if len({code[key] for code in versions if key in code}) > 1]

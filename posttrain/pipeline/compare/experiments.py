@@ -51,13 +51,13 @@ class Experiment:
 
 def experiments() -> list[Experiment]:
     """Return all experiments of this repository, oldest first."""
-    found = []
+    listed = []
     for line in git("for-each-ref", "--sort=creatordate", f"--format={_LAYOUT}", "refs/exps").splitlines():
         ref, commit, date = line.rsplit(" ", 2)
         parts = _REF.fullmatch(ref)
         if parts:
-            found.append(Experiment(parts[3], commit, parts[1] + parts[2], int(date or 0)))
-    return found
+            listed.append(Experiment(parts[3], commit, parts[1] + parts[2], int(date or 0)))
+    return listed
 
 
 def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
@@ -86,10 +86,10 @@ def unfinished(sweep: str, among: Iterable[Experiment]) -> list[str]:
 
 def commit(name: str) -> list[Experiment]:
     """Return the commit of a branch, a tag or a digest; empty if it is not in git."""
-    found = (git_or_none("log", "-1", "--format=%H %ct", "--end-of-options", name, "--") or b"").decode().split()
-    if not found:
+    words = (git_or_none("log", "-1", "--format=%H %ct", "--end-of-options", name, "--") or b"").decode().split()
+    if not words:
         return []
-    sha, date = found
+    sha, date = words
     return [Experiment(name, sha, sha, int(date))]
 
 

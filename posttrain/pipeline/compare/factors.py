@@ -28,10 +28,10 @@ def is_seed(key: str) -> bool:
     return key.rpartition(".")[2] == "seed"
 
 
-def differing(found: Sequence[Flat]) -> list[str]:
+def differing(flats: Sequence[Flat]) -> list[str]:
     """Return the keys in which flat settings differ, without seeds, in the file's order."""
-    keys = dict.fromkeys(key for flat in found for key in flat)
-    return [key for key in keys if not is_seed(key) and len({flat.get(key) for flat in found}) > 1]
+    keys = dict.fromkeys(key for flat in flats for key in flat)
+    return [key for key in keys if not is_seed(key) and len({flat.get(key) for flat in flats}) > 1]
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def factors(flats: Sequence[Flat]) -> list[Factor]:
     """
     keys = differing(flats)
     tops = [key for key in keys if not any(key.startswith(f"{other}.") for other in keys)]
-    found = [Factor(top, tuple(key for key in keys if f"{key}.".startswith(f"{top}."))) for top in tops]
-    return [Factor(one.path, one.keys, _shortest(one.path, tops)) for one in found]
+    candidates = [Factor(top, tuple(key for key in keys if f"{key}.".startswith(f"{top}."))) for top in tops]
+    return [Factor(one.path, one.keys, _shortest(one.path, tops)) for one in candidates]
 
 
 def _shortest(path: str, paths: Sequence[str]) -> str:
@@ -142,8 +142,8 @@ def level_named(name: str, factor: Factor, levels: Sequence[Level]) -> Level | N
     """Return the level for this text: as printed by `compare`, as YAML or JSON, or a unique value of the level."""
     exact = [one for one in levels if _same(name, factor.text(one)) or _same(name, factor.label(one))]
     inside = [one for one in levels if any(value is not None and _same(name, value) for value in one)]
-    found = exact or inside
-    return found[0] if len(found) == 1 else None
+    matches = exact or inside
+    return matches[0] if len(matches) == 1 else None
 
 
 def _same(name: str, text: str) -> bool:

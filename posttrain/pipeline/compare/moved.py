@@ -66,9 +66,9 @@ def digest_of(rows: pl.DataFrame) -> str:
     return hashlib.sha256("".join(sorted(rows["key"])).encode()).hexdigest() if rows.height else ""
 
 
-def moved(found: Sequence[EvaluatedPolicy]) -> list[Moved]:
+def moved(policies: Sequence[EvaluatedPolicy]) -> list[Moved]:
     """Return the pairs whose shared completions have different scores. This is unknown for a metric."""
-    pairs = (_moved(left, right) for left, right in combinations(found, 2) if not (left.metric or right.metric))
+    pairs = (_moved(left, right) for left, right in combinations(policies, 2) if not (left.metric or right.metric))
     return [pair for pair in pairs if pair.rows]
 
 
@@ -80,9 +80,9 @@ def _moved(left: EvaluatedPolicy, right: EvaluatedPolicy) -> Moved:
     return Moved(left.name, right.name, both.height, [MovedRow(*row) for row in rows])
 
 
-def moved_lines(found: Sequence[Moved]) -> list[str]:
+def moved_lines(pairs: Sequence[Moved]) -> list[str]:
     """Return each pair as text: the number of changed scores and the first change."""
-    return [_lines(pair) for pair in found]
+    return [_lines(pair) for pair in pairs]
 
 
 def _lines(pair: Moved) -> str:

@@ -16,11 +16,11 @@ MEASURING = tuple(f"{kind}: " for kind in ("completions", "completions_runs", "e
 """How code is listed that belongs to the evaluation, not to a training."""
 
 
-def unlike_notes(found: Sequence[EvaluatedPolicy]) -> list[str]:
+def unlike_notes(policies: Sequence[EvaluatedPolicy]) -> list[str]:
     """Return notes about differing evaluations, differing code, and runs without a record."""
-    keys = differing([meaning(policy) for policy in found])
+    keys = differing([meaning(policy) for policy in policies])
     measured = [f"evaluated with different {', '.join(keys)}: the scores mean different things"] * bool(keys)
-    return [*measured, *_other_code(found), *_unverified(found)]
+    return [*measured, *_other_code(policies), *_unverified(policies)]
 
 
 def readable(settings: Sequence[Setting]) -> tuple[list[Setting], list[str]]:
@@ -46,20 +46,20 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:MOST])}{f' and {len(names) - MOST} more' * (len(names) > MOST)}"
 
 
-def _other_code(found: Sequence[EvaluatedPolicy]) -> list[str]:
+def _other_code(policies: Sequence[EvaluatedPolicy]) -> list[str]:
     """Return notes about code of which the compared policies, or the runs behind them, used different versions."""
-    files = unlike([policy.code for policy in found])
+    files = unlike([policy.code for policy in policies])
     measuring = [file for file in files if file.startswith(MEASURING)]
     notes = [f"evaluated with different code ({listed(measuring)}): the scores mean different things"] * bool(measuring)
     training = [file for file in files if file not in measuring]
     return [*notes, *[f"trained with different code ({listed(training)})"] * bool(training)]
 
 
-def _unverified(found: Sequence[EvaluatedPolicy]) -> list[str]:
+def _unverified(policies: Sequence[EvaluatedPolicy]) -> list[str]:
     """Return a note for each policy with a run that has no record."""
     fetch = "`dvc fetch --all-commits` gets the records"
     return [
         f"{policy.name} is not verified, because {listed(policy.unverified)} has no record here ({fetch})"
-        for policy in found
+        for policy in policies
         if policy.unverified
     ]

@@ -36,12 +36,12 @@ def prompt_parts(rollouts: pl.DataFrame, score: Score) -> tuple[dict[str, Floats
     rows = scored.explode("one").unnest("one").drop_nulls("name")
     value = pl.when(~pl.col("status").is_in(sorted(FAILED))).then("value")
     means = rows.group_by("name", "prompt_id", maintain_order=True).agg(value.mean(), lost=value.null_count())
-    found, lost = {}, {}
-    for (name,), mine in means.group_by("name", maintain_order=True):
-        joined = order.join(mine, on="prompt_id", how="left", maintain_order="left")
-        found[str(name)] = joined["value"].fill_null(float("nan")).to_numpy()
-        lost[str(name)] = int(mine["lost"].sum())
-    return found, lost
+    means_by_name, lost = {}, {}
+    for (name,), rows_of_name in means.group_by("name", maintain_order=True):
+        joined = order.join(rows_of_name, on="prompt_id", how="left", maintain_order="left")
+        means_by_name[str(name)] = joined["value"].fill_null(float("nan")).to_numpy()
+        lost[str(name)] = int(rows_of_name["lost"].sum())
+    return means_by_name, lost
 
 
 def is_readable(rollouts: pl.DataFrame, score: Score) -> bool:
@@ -88,5 +88,5 @@ def against(reference: pl.DataFrame, others: Mapping[str, pl.DataFrame]) -> dict
     tables = {name: prompt_scores(rollouts, "sampled") for name, rollouts in readable.items()}
     same = {name: table for name, table in tables.items() if table["prompt_id"].equals(base["prompt_id"])}
     scored = [table["reward"].to_numpy()[None, :] for table in (base, *same.values())]
-    found = tested(scored, [(nth, 0) for nth in range(1, len(scored))])
-    return dict(zip(same, found, strict=True))
+    results = tested(scored, [(place, 0) for place in range(1, len(scored))])
+    return dict(zip(same, results, strict=True))

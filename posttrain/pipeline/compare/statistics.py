@@ -34,8 +34,8 @@ class Difference:
 
         It reaches 0 if the prompts are too few for the level.
         """
-        nth = int(np.ceil((1 - alpha) * len(self.errors)))
-        half = float(self.errors[min(nth, len(self.errors) - 1)])
+        rank = int(np.ceil((1 - alpha) * len(self.errors)))
+        half = float(self.errors[min(rank, len(self.errors) - 1)])
         return max(half, abs(self.mean)) if self.least_p > alpha else half
 
     @property
@@ -120,18 +120,20 @@ def findings(differences: Sequence[Difference], alpha: float = ALPHA) -> list[Fi
 
     Every interval has the level at which its pair was tested, so it excludes 0 exactly if the pair is significant.
     """
-    order = sorted(range(len(differences)), key=lambda nth: _clearest_first(differences[nth]))
-    found: dict[int, Finding] = {}
+    order = sorted(range(len(differences)), key=lambda place: _clearest_first(differences[place]))
+    by_place: dict[int, Finding] = {}
     level, corrected, open_ = alpha, 0.0, True
-    for rank, nth in enumerate(order):
-        measured = differences[nth]
+    for rank, place in enumerate(order):
+        measured = differences[place]
         if open_:
             level = alpha / (len(order) - rank)
         half = measured.half(level)
         open_ = open_ and abs(measured.mean) > half
         corrected = max(corrected, min(1.0, measured.p_value * (len(order) - rank)))
-        found[nth] = Finding(measured.mean, measured.mean - half, measured.mean + half, corrected, measured.over_seeds)
-    return [found[nth] for nth in range(len(differences))]
+        by_place[place] = Finding(
+            measured.mean, measured.mean - half, measured.mean + half, corrected, measured.over_seeds
+        )
+    return [by_place[place] for place in range(len(differences))]
 
 
 def _clearest_first(measured: Difference) -> tuple[float, float]:

@@ -106,7 +106,7 @@ def token_shift(names: Sequence[str]) -> TokenShift:
 @torch.no_grad()
 def token_ranks(model: Any, rows: Sequence[TokenRow], runtime: Runtime) -> list[int]:
     """Return the number of tokens that the model ranks above each trained token, row by row."""
-    head, found = head_of(model), dict[int, list[int]]()
+    head, rank_of = head_of(model), dict[int, list[int]]()
     for some in micro_batches([len(row) for row in rows], list(range(len(rows))), MICRO_TOKENS):
         packed = pack([rows[place] for place in some]).to(runtime.device)
         hidden_MD, ranks = packed_states(model, packed).index_select(0, packed.source_M), list[int]()
@@ -115,8 +115,8 @@ def token_ranks(model: Any, rows: Sequence[TokenRow], runtime: Runtime) -> list[
             ranks += (logits > logits.gather(1, target[:, None])).sum(1).tolist()
         for place in some:
             size = len(rows[place].trained)
-            found[place], ranks = ranks[:size], ranks[size:]
-    return [rank for place in range(len(rows)) for rank in found[place]]
+            rank_of[place], ranks = ranks[:size], ranks[size:]
+    return [rank for place in range(len(rows)) for rank in rank_of[place]]
 
 
 def _settings(name: str) -> tuple[str, EvaluateParams]:

@@ -118,14 +118,14 @@ def _rows(figure: Figure, lineage: Lineage) -> Node:
 def _read(figure: Figure, lineage: Lineage) -> dict[str, Any]:
     """Return the tables that a training read, and their rows in the number's split."""
     split = "heldout" if figure.key.startswith(HELDOUT) else "train"
-    found = {}
+    tables = {}
     for path in lineage.inputs(figure.stage):
         if path.endswith(".parquet") and Path(path).is_file():
             rows = pl.scan_parquet(path)
             if "split" in rows.collect_schema():
                 chosen = rows.filter(pl.col("split") == split).select("id").collect()["id"]
-                found[path] = {f"{split} rows": len(chosen), "first": chosen.head(SHOWN).to_list()}
-    return found
+                tables[path] = {f"{split} rows": len(chosen), "first": chosen.head(SHOWN).to_list()}
+    return tables
 
 
 def _of_step(figure: Figure) -> str:
@@ -193,8 +193,8 @@ def _regraded(figure: Figure) -> Node:
 def _scored_again(figure: Figure, figures: Figures) -> dict[str, str]:
     """Return the mean rewards by `regrade.runs` on the rollouts that a run's reward is the mean of."""
     runs = {f"regrade/{name}": run for name, run in group_of(read(), "regrade.runs").items()}
-    mine = [name for name, run in runs.items() if (run or {}).get("rollouts") == figure.owner]
-    known = {name: figures.recorded[f"{name}.reward"].value for name in mine if f"{name}.reward" in figures.recorded}
+    names = [name for name, run in runs.items() if (run or {}).get("rollouts") == figure.owner]
+    known = {name: figures.recorded[f"{name}.reward"].value for name in names if f"{name}.reward" in figures.recorded}
     return {name: f"{value:.4g} on all stored rollouts" for name, value in known.items()}
 
 
@@ -216,8 +216,8 @@ def _score(name: str, rows: pl.DataFrame) -> pl.Series:
     """Return each row's score under one name; null if it has none or the reward failed."""
     element = pl.element().struct
     known = (element.field("name") == name) & ~element.field("status").is_in(sorted(FAILED))
-    found = pl.col("scores").list.eval(pl.when(known).then(element.field("value")))
-    return rows.select(found.list.drop_nulls().list.first()).to_series()
+    value = pl.col("scores").list.eval(pl.when(known).then(element.field("value")))
+    return rows.select(value.list.drop_nulls().list.first()).to_series()
 
 
 def _values(key: str, rows: pl.DataFrame) -> pl.Series:

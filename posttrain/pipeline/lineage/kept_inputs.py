@@ -33,8 +33,8 @@ def unkept_inputs(overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[st
     """
     params = [read_yaml(PARAMS_FILE)] if Path(PARAMS_FILE).is_file() else []
     texts = list(_texts([*params, *overrides]))
-    own = [*(str(own_file(text.partition(":")[0])) for text in texts if is_import_path(text)), *_loaded()]
-    named = {PurePosixPath(os.path.normpath(text)) for text in [*texts, *own, *more] if _is_inside(text)}
+    modules = [*(str(own_file(text.partition(":")[0])) for text in texts if is_import_path(text)), *_loaded()]
+    named = {PurePosixPath(os.path.normpath(text)) for text in [*texts, *modules, *more] if _is_inside(text)}
     by_dvc = dict(tracked_by_dvc())
     others = git("ls-files", "-z", "--others", "--directory", "--no-empty-directory").split("\0")
     untracked = {PurePosixPath(entry) for entry in others if entry and "__pycache__" not in entry}
@@ -47,15 +47,15 @@ def unkept_inputs(overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[st
     left = untracked.difference(_overlapping(untracked, by_dvc.keys() - lost))
     pairs = ((entry, path) for entry in _overlapping([*left, *changed], named) for path in named)
     pairs = ((entry, path) for entry, path in pairs if _overlap(entry, path))
-    found = {max(pair, key=lambda path: len(path.parts)) for pair in pairs}
-    return sorted(str(path) for path in found | {path for path in lost if by_dvc[path][1]})
+    inputs = {max(pair, key=lambda path: len(path.parts)) for pair in pairs}
+    return sorted(str(path) for path in inputs | {path for path in lost if by_dvc[path][1]})
 
 
 def require_kept(where: str, overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[str] = ()) -> None:
     """Raise if an input is neither in the last commit nor in DVC's cache."""
-    if found := unkept_inputs(overrides, more):
-        what = f"neither in git nor in DVC's cache: {_shown(found)}"
-        raise PipelineError(what=what, where=where, fix=f"{_fix(found)}, then git commit")
+    if unkept := unkept_inputs(overrides, more):
+        what = f"neither in git nor in DVC's cache: {_shown(unkept)}"
+        raise PipelineError(what=what, where=where, fix=f"{_fix(unkept)}, then git commit")
 
 
 def kept_note() -> str:
@@ -63,14 +63,14 @@ def kept_note() -> str:
     if git_or_none("rev-parse", "--verify", "HEAD") is None:
         return ""
     try:
-        found = unkept_inputs()
+        unkept = unkept_inputs()
     except ParamsError:  # the check of params.yaml names it
         return ""
-    if not found:
+    if not unkept:
         return ""
     return (
-        f"note: neither in git nor in DVC's cache: {_shown(found)}. Other clones lack it; sweeps, `posttrain promote`"
-        f" and `push` stop. {_fix(found)}, then git commit"
+        f"note: neither in git nor in DVC's cache: {_shown(unkept)}. Other clones lack it; sweeps, `posttrain promote`"
+        f" and `push` stop. {_fix(unkept)}, then git commit"
     )
 
 
@@ -82,14 +82,16 @@ def is_in_cache(digest: str, cache: Path) -> bool:
     return all(is_in_cache(entry["md5"], cache) for entry in listed(place))
 
 
-def _shown(found: list[str]) -> str:
-    return ", ".join(found[:LISTED]) + (f" and {len(found) - LISTED} more" if len(found) > LISTED else "")
+def _shown(paths: list[str]) -> str:
+    return ", ".join(paths[:LISTED]) + (f" and {len(paths) - LISTED} more" if len(paths) > LISTED else "")
 
 
-def _fix(found: list[str]) -> str:
-    own = [path for path in found if not path.startswith((f"{CUSTOM}/", f"{FOLDER}/"))]
-    data = next((path for path in own if not git_or_none("ls-files", "--", path)), "")  # else `dvc add` refuses it
-    return f"git add them, or of data: dvc add {data}" if data else f"git add {found[0]}"
+def _fix(paths: list[str]) -> str:
+    elsewhere = [path for path in paths if not path.startswith((f"{CUSTOM}/", f"{FOLDER}/"))]
+    data = next(
+        (path for path in elsewhere if not git_or_none("ls-files", "--", path)), ""
+    )  # else `dvc add` refuses it
+    return f"git add them, or of data: dvc add {data}" if data else f"git add {paths[0]}"
 
 
 def _loaded() -> Iterator[str]:

@@ -23,13 +23,13 @@ def affected(lock: Mapping[str, Any], digests: Collection[str], files: Iterable[
     A table is judged by its content. It does not matter that another table of the same run contains the row.
     """
     held = list(files)
-    found = {
+    reached = {
         name: dep["path"]
         for name, entry in lock.items()
         for dep in entry.get("deps", ())
         if dep.get("md5") in digests or any(Path(file).is_relative_to(dep["path"]) for file in held)
     }
-    passed = {name for name in found if name.partition("@")[0] not in _TABLES}
+    passed = {name for name in reached if name.partition("@")[0] not in _TABLES}
     while True:
         outs = {out["path"] for name in passed for out in lock[name].get("outs", ())}
         more = {
@@ -40,6 +40,6 @@ def affected(lock: Mapping[str, Any], digests: Collection[str], files: Iterable[
             if any(Path(out).is_relative_to(dep["path"]) or Path(dep["path"]).is_relative_to(out) for out in outs)
         }
         if not more:
-            return {name: found[name] for name in lock if name in found}
-        found = more | found
+            return {name: reached[name] for name in lock if name in reached}
+        reached = more | reached
         passed |= more.keys()

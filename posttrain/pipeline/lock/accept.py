@@ -47,11 +47,11 @@ def _chosen(targets: Iterable[str], known: set[str]) -> list[str]:
     """Return the stages by name or group."""
     names: dict[str, None] = {}
     for target in targets:
-        found = [name for name in sorted(known) if target in (name, name.partition("@")[0])]
-        if not found:
+        matches = [name for name in sorted(known) if target in (name, name.partition("@")[0])]
+        if not matches:
             fix = did_you_mean(target, sorted(known)) or "`dvc stage list` shows the stages"
             raise PipelineError(what=f"no stage '{target}'", where="dvc.yaml", fix=fix)
-        names |= dict.fromkeys(found)
+        names |= dict.fromkeys(matches)
     return list(names)
 
 
@@ -106,9 +106,9 @@ def _accept(repo: Any, name: str, reason: str) -> None:
 
 def changes(old: Code, new: Code) -> dict[str, dict[str, list[str | None]]]:
     """Return the changes between two versions of code: name -> [before, after]."""
-    found: dict[str, dict[str, list[str | None]]] = {}
+    differences: dict[str, dict[str, list[str | None]]] = {}
     for kind in {**new, **old}:
         before, after = old.get(kind, {}), new.get(kind, {})
         names = [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
-        found[kind] = {name: [before.get(name), after.get(name)] for name in names}
-    return found
+        differences[kind] = {name: [before.get(name), after.get(name)] for name in names}
+    return differences

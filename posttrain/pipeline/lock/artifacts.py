@@ -56,7 +56,7 @@ def require_artifact(name: str, path: str) -> None:
 def with_artifact(text: str, name: str, path: str) -> str | None:
     """Return a dvc.yaml with one more artifact and unchanged other lines; None if its layout is not supported."""
     _, block = split_artifacts(text)
-    indent = next((found[1] for found in [re.search(r"^( +)[^ #\n]", block, re.MULTILINE)] if found), "  ")
+    indent = next((match[1] for match in [re.search(r"^( +)[^ #\n]", block, re.MULTILINE)] if match), "  ")
     label = name if _loaded(name) == name else f'"{name}"'
     lines = f"{indent}{label}:\n{2 * indent}path: {path}\n{2 * indent}type: model\n"
     lines += f"{2 * indent}desc: the evaluated policy {name}\n"
@@ -74,8 +74,8 @@ def with_artifact(text: str, name: str, path: str) -> str | None:
 
 
 def _entries(data: Any) -> dict[str, Any]:
-    found = data.get("artifacts")
-    return found if isinstance(found, dict) else {}
+    entries = data.get("artifacts")
+    return entries if isinstance(entries, dict) else {}
 
 
 def _loaded(text: str) -> Any:

@@ -25,17 +25,17 @@ def gaps(root: Path, pipeline: Pipeline, lock: Mapping[str, Mapping[str, Any]]) 
     cache = cache_folder(root)
     for name, stage in pipeline.stages.items():
         for out in lock.get(name, {}).get("outs", ()):
-            kept = out["path"] in stage.outs and out["path"] not in stage.uncached
-            if kept and not all(file.is_file() for file in cached(cache, out)):
+            is_stored = out["path"] in stage.outs and out["path"] not in stage.uncached
+            if is_stored and not all(file.is_file() for file in cached(cache, out)):
                 yield name, out
 
 
 def gap_words(root: Path, pipeline: Pipeline, lock: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return stage -> a text that lists its outputs missing in DVC's cache."""
-    found: dict[str, list[str]] = {}
+    gaps_of: dict[str, list[str]] = {}
     for name, out in gaps(root, pipeline, lock):
-        found.setdefault(name, []).append(out["path"])
-    return {name: f"DVC's cache lacks {', '.join(paths)}: run `posttrain repair`" for name, paths in found.items()}
+        gaps_of.setdefault(name, []).append(out["path"])
+    return {name: f"DVC's cache lacks {', '.join(paths)}: run `posttrain repair`" for name, paths in gaps_of.items()}
 
 
 def fill(root: Path) -> list[str]:

@@ -112,9 +112,9 @@ def _named(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, st
             what="`stages` is not a mapping of stages", where=str(GRAPH), fix="`dvc status` shows the line"
         )
     for kind, stanza in stanzas.items():
-        if (found := GROUP.fullmatch(str(stanza.get("foreach")))) is None:
+        if (match := GROUP.fullmatch(str(stanza.get("foreach")))) is None:
             continue
-        group = found[1]
+        group = match[1]
         for name, run in group_of(settings, group).items():
             if stage not in (None, f"{kind}@{name}"):
                 continue

@@ -49,10 +49,10 @@ def _merge_entries() -> str:
     before = before or {}
     merged, both = {}, []
     for name in ours | theirs:
-        old, mine, other = before.get(name), ours.get(name), theirs.get(name)
-        if (entry := other if mine == old else mine) is not None:
+        old, our, other = before.get(name), ours.get(name), theirs.get(name)
+        if (entry := other if our == old else our) is not None:
             merged[name] = entry
-        if old != mine != other != old:
+        if old != our != other != old:
             both.append(name)
     write_entries(merged)
     again = f" Both branches changed {', '.join(both)}: `dvc repro` runs it again if needed." if both else ""

@@ -31,8 +31,8 @@ def lock_stages(text: bytes | str, where: str) -> dict[str, dict[str, Any]]:
 
 def lock_data(text: bytes | str, where: str) -> dict[str, Any]:
     """Return the content of a dvc.lock, from a cache if an earlier process has parsed it."""
-    found: dict[str, Any] = parsed_once(text, Path(where).name, lambda: _read(text, where, FIX))
-    return found
+    entries: dict[str, Any] = parsed_once(text, Path(where).name, lambda: _read(text, where, FIX))
+    return entries
 
 
 def added_files(text: bytes | str, where: str) -> list[dict[str, Any]]:

@@ -49,10 +49,10 @@ def remove_leftovers() -> str:
 
 
 def _remove_leftovers() -> str:
-    found = leftovers(read())
-    if not found:
+    paths_of_run = leftovers(read())
+    if not paths_of_run:
         return _NOTHING
-    for path in (Path(path) for paths in found.values() for path in paths):
+    for path in (Path(path) for paths in paths_of_run.values() for path in paths):
         if path.is_relative_to(checkpoint_path("")):
             for folder in path.iterdir():
                 remove_unlocked(folder)  # not those of a running stage
@@ -61,9 +61,9 @@ def _remove_leftovers() -> str:
         else:
             path.unlink()
     entries = read_entries()
-    if found.keys() & entries.keys():
-        write_entries({name: entry for name, entry in entries.items() if name not in found})
-    return "\n".join(_lines(found, "removed"))
+    if paths_of_run.keys() & entries.keys():
+        write_entries({name: entry for name, entry in entries.items() if name not in paths_of_run})
+    return "\n".join(_lines(paths_of_run, "removed"))
 
 
 def _lines(leftovers: Leftovers, prefix: str) -> list[str]:

@@ -31,14 +31,14 @@ def installed() -> dict[str, str]:
 def pinned() -> dict[str, Any] | None:
     """Return the content of posttrain.lock; None if it is missing."""
     try:
-        found = json.loads(PINNED.read_bytes())
-        names = {"version": str(found["version"]), "digest": str(found["digest"])}
+        pin = json.loads(PINNED.read_bytes())
+        names = {"version": str(pin["version"]), "digest": str(pin["digest"])}
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         fix = "Restore it: git checkout posttrain.lock"
         raise PipelineError(what="the file is damaged", where=str(PINNED), fix=fix) from error
-    return {**found, **names}
+    return {**pin, **names}
 
 
 def describe_package(package: dict[str, Any]) -> str:
@@ -51,8 +51,8 @@ def check_installed() -> None:
     wanted = pinned()
     if wanted is None:
         return
-    found = installed()
-    if (wanted["version"], wanted["digest"]) != (found["version"], found["digest"]):
-        what = f"the project uses {describe_package(wanted)}, but {describe_package(found)} is installed"
+    present = installed()
+    if (wanted["version"], wanted["digest"]) != (present["version"], present["digest"]):
+        what = f"the project uses {describe_package(wanted)}, but {describe_package(present)} is installed"
         fix = f"Run `posttrain init --upgrade`, or install {wanted['version']} again"
         raise PipelineError(what=what, where=str(PINNED), fix=fix)

@@ -37,10 +37,10 @@ def check_plugins(*stages: str) -> None:
     library, settings = Library(), read_yaml(PARAMS_FILE)
     for stage in stages or run_names(settings):
         plugins = named.get(path := code_path(stage), {})
-        found = library.code(stage, settings)["packages"] if plugins else {}
-        for name in sorted(plugins.keys() & found.keys()):
-            if plugins[name] != found[name]:
-                what = f"the package of a plugin changed: {name} {plugins[name]} -> {found[name]}"
+        present = library.code(stage, settings)["packages"] if plugins else {}
+        for name in sorted(plugins.keys() & present.keys()):
+            if plugins[name] != present[name]:
+                what = f"the package of a plugin changed: {name} {plugins[name]} -> {present[name]}"
                 raise PipelineError(what=what, where=str(path), fix=AGAIN)
     library.outlines.keep()
 
@@ -111,10 +111,10 @@ def _named(file: Path) -> dict[str, str]:
 
 def _code_of_record(file: Path) -> dict[str, dict[str, str]] | None:
     try:
-        found = json.loads(file.read_bytes()).get("code")
+        code = json.loads(file.read_bytes()).get("code")
     except (OSError, ValueError, AttributeError):
         return None
-    return found if isinstance(found, dict) else None
+    return code if isinstance(code, dict) else None
 
 
 def is_missing(name: str, made: str) -> bool:

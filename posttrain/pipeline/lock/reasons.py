@@ -75,14 +75,14 @@ class Reasons:
 
     def to_run(self, running: Collection[str]) -> list[str]:
         """Return the running stages and stale stages, in order."""
-        spreading, found = set[str](), []
+        spreading, names = set[str](), []
         for name in self.pipeline.order():
             below = not spreading.isdisjoint(self.pipeline.upstream[name])
             if below or name in running or self.of(name):
-                found.append(name)
+                names.append(name)
             if below or name in running or self.changes(name):
                 spreading.add(name)
-        return found
+        return names
 
     def _of(self, name: str) -> Iterator[str]:
         stage, entry = self.pipeline.stages[name], self.lock.get(name)
@@ -123,8 +123,8 @@ class Reasons:
                     yield f"{path} modified"
             elif any(self.of(maker) for maker in self.pipeline.behind(path)):
                 continue  # what is there now will be replaced
-            elif (found := self._source(path, known[path])) != known[path]:
-                yield f"{path} {'deleted' if found is None else 'modified'}"
+            elif (present := self._source(path, known[path])) != known[path]:
+                yield f"{path} {'deleted' if present is None else 'modified'}"
 
     def _source(self, path: str, known: str | None) -> str | None:
         """Return the present digest of a dependency."""
@@ -142,18 +142,18 @@ class Reasons:
         for path in self.pipeline.stages[name].outs:
             if path not in known:
                 yield f"{path} is a new output"
-            elif (found := self._digests.of(path)) is None:
+            elif (present := self._digests.of(path)) is None:
                 pull = f", so the run is not verified: `dvc pull {path}`" if is_record(path) else ""
                 yield MISSING.format(path) + pull
-            elif known[path] is not None and found != known[path]:
+            elif known[path] is not None and present != known[path]:
                 yield ALTERED.format(path)
 
     def is_absent(self, name: str) -> bool:
         """Tell whether a stage is stale only because all its outputs are missing, as in a fresh clone."""
         start, outs = MISSING.partition("{}")[0], self.pipeline.stages[name].outs
-        kept = [out for out in outs if out not in self.pipeline.stages[name].uncached]
+        needed = [out for out in outs if out not in self.pipeline.stages[name].uncached]
         why = self.of(name)
-        return bool(why and kept) and all(one.startswith(start) for one in why) and len(why) >= len(kept)
+        return bool(why and needed) and all(one.startswith(start) for one in why) and len(why) >= len(needed)
 
     def _code_digest(self, name: str) -> str | None:
         """Return the digest of a stage's code file, as it is or will be once the stage `code` has written it."""
@@ -210,16 +210,16 @@ def accepted_code(record: Mapping[str, Any]) -> Code | None:
     used = record.get("code")
     if not isinstance(used, Mapping):
         return None
-    found: Code = {kind: dict(used[kind]) for kind in used}
+    code: Code = {kind: dict(used[kind]) for kind in used}
     for acceptance in record.get("accepted", ()):
         for kind, changes in acceptance["changed"].items():
-            named = found.setdefault(kind, {})  # a code has `settings` only where the run takes the shared seed
+            named = code.setdefault(kind, {})  # a code has `settings` only where the run takes the shared seed
             for name, (_, new) in changes.items():
                 if new is None:
                     named.pop(name, None)
                 else:
                     named[name] = new
-    return found
+    return code
 
 
 def code_changes(name: str, new: Code | None) -> list[str]:

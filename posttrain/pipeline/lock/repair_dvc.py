@@ -132,18 +132,18 @@ def _repair_rwlock(root: Path, name: Path) -> str:
     except (ValueError, Invalid):
         file.unlink()
         return f"{name} was damaged, by a kill while DVC wrote it: removed, as it is not needed"
-    kept: dict[str, dict[str, Any]] = {"read": {}, "write": {}}
+    alive: dict[str, dict[str, Any]] = {"read": {}, "write": {}}
     gone = []
     for kind, path, holder in _holders(held):
         if not _holds(holder, written):
             gone.append(f"{holder['pid']} ({holder['cmd'][-100:]})")
         elif kind == "write":
-            kept[kind][path] = holder
+            alive[kind][path] = holder
         else:
-            kept[kind].setdefault(path, []).append(holder)
+            alive[kind].setdefault(path, []).append(holder)
     if not gone:
         return ""
-    write_text(file, json.dumps(kept))
+    write_text(file, json.dumps(alive))
     return f"{name} named processes that have ended: {', '.join(sorted(set(gone)))}: removed from it"
 
 
@@ -175,8 +175,8 @@ def _remove_copies(root: Path) -> list[str]:
     """Remove the experiments' copies of the workspace, if no experiment is running."""
     copies = root / COPIES
     left = list(copies.glob("tmp*"))
-    own = psutil.Process().parents()  # a sweep repairs before it makes copies
-    if not left or any(_runs_experiment(process, root) for process in psutil.process_iter() if process not in own):
+    parents = psutil.Process().parents()  # a sweep repairs before it makes copies
+    if not left or any(_runs_experiment(process, root) for process in psutil.process_iter() if process not in parents):
         return []
     shutil.rmtree(copies)
     return [f"{COPIES / folder.name} was left by an experiment that was killed: removed" for folder in sorted(left)]

@@ -77,11 +77,11 @@ def _missing(root: Path, cache: Path, outs: list[dict[str, Any]]) -> Iterator[st
     """Yield a line for each recorded output that the workspace or DVC's cache lacks."""
     for out in outs:
         here = (root / out["path"]).exists()
-        kept = not out["cached"] or all(file.is_file() for file in cached(cache, out))
-        if not here and kept:
+        is_cached = not out["cached"] or all(file.is_file() for file in cached(cache, out))
+        if not here and is_cached:
             restored = f"`{'dvc' if out['cached'] else 'git'} checkout {out['path']}` restores it"
             yield f"{out['path']} of {out['stage']} is missing: {restored}"
-        elif not kept:
+        elif not is_cached:
             yield f"{out['path']} of {out['stage']} is missing in DVC's cache{'' if here else ' and in the workspace'}"
 
 
@@ -148,8 +148,8 @@ def _objects(cache: Path) -> list[Path]:
 
 def _remove_emptied(root: Path, runs: Path) -> list[str]:
     """Remove run cache entries and objects that a power cut emptied. DVC may not check them."""
-    found = [*_objects(cache_folder(root)), *sorted(runs.glob("??/*/*"))]
-    emptied = [file for file in found if not file.stat().st_size and f"{file.parent.name}{file.name}" != EMPTY]
+    files = [*_objects(cache_folder(root)), *sorted(runs.glob("??/*/*"))]
+    emptied = [file for file in files if not file.stat().st_size and f"{file.parent.name}{file.name}" != EMPTY]
     for file in emptied:
         _remove_entry(file)
     return [f"{os.path.relpath(file, root)} was emptied by a power cut: removed" for file in emptied]
@@ -157,11 +157,11 @@ def _remove_emptied(root: Path, runs: Path) -> list[str]:
 
 def _remove_damaged(cache: Path) -> tuple[list[Path], int]:
     """Remove objects whose digest does not match their name. Return them, and the number of all objects."""
-    found = _objects(cache)
-    damaged = [file for file in found if file_digest(file) != f"{file.parent.name}{file.name}".removesuffix(".dir")]
+    objects = _objects(cache)
+    damaged = [file for file in objects if file_digest(file) != f"{file.parent.name}{file.name}".removesuffix(".dir")]
     for file in damaged:
         file.unlink()
-    return damaged, len(found)
+    return damaged, len(objects)
 
 
 def _remove_damaged_runs(folder: Path) -> list[str]:
@@ -194,8 +194,8 @@ def _touch_changed(root: Path, outs: list[dict[str, Any]], digests: Digests) -> 
     """Touch outputs that differ from the record, so that DVC reads them again. It compares their times."""
     lines = []
     for out in outs:
-        found = digests.of(out["path"])
-        if found is None or found == out["md5"]:
+        present = digests.of(out["path"])
+        if present is None or present == out["md5"]:
             continue
         place = root / out["path"]
         for file in (place / name for name in digests.marks(out["path"])):

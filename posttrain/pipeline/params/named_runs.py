@@ -26,17 +26,17 @@ def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
     return typed_run(at(read(), section), section, algorithms)
 
 
-def typed_run(own: Any, section: str, algorithms: Mapping[str, Algorithm]) -> Any:
+def typed_run(run: Any, section: str, algorithms: Mapping[str, Algorithm]) -> Any:
     """Return the settings for a run's mapping in params.yaml."""
-    if not isinstance(own, dict) or not isinstance(own.get("algorithm"), str):
+    if not isinstance(run, dict) or not isinstance(run.get("algorithm"), str):
         fix = f"Set algorithm to one of: {', '.join(algorithms)}"
         raise ParamsError(what=f"{section} has no algorithm", where=PARAMS_FILE, fix=fix)
-    if own["algorithm"] not in algorithms:
-        fix = _hint(own["algorithm"], algorithms)
-        what = f"{section}.algorithm = '{own['algorithm'][:80]}' is unknown"
+    if run["algorithm"] not in algorithms:
+        fix = _hint(run["algorithm"], algorithms)
+        what = f"{section}.algorithm = '{run['algorithm'][:80]}' is unknown"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
-    algorithm = algorithms[own["algorithm"]]
-    return check(algorithm.model, algorithm.row.merged(own), where=section)
+    algorithm = algorithms[run["algorithm"]]
+    return check(algorithm.model, algorithm.row.merged(run), where=section)
 
 
 def _hint(name: str, algorithms: Mapping[str, Algorithm]) -> str:

@@ -24,9 +24,9 @@ def parsed_once(text: str | bytes, name: str, parse: Callable[[], Any]) -> Any:
     """
     file, digest = FOLDER / f"{name}.json", _digest(text, parse)
     try:
-        kept = json.loads(file.read_bytes())
-        if kept["digest"] == digest:
-            return kept["data"]
+        stored = json.loads(file.read_bytes())
+        if stored["digest"] == digest:
+            return stored["data"]
     except (OSError, ValueError, KeyError, TypeError):  # only a memory: whatever is wrong, the text is parsed again
         pass
     data = parse()

@@ -45,8 +45,8 @@ def rollouts_slot(description: str) -> Any:
 
 def slots(params: type[BaseModel]) -> dict[str, dict[str, Any]]:
     """Return the slots of a settings class: field -> accepted input."""
-    found = {name: field.json_schema_extra for name, field in params.model_fields.items()}
-    return {name: extra for name, extra in found.items() if isinstance(extra, dict) and "slot" in extra}
+    schemas = {name: field.json_schema_extra for name, field in params.model_fields.items()}
+    return {name: extra for name, extra in schemas.items() if isinstance(extra, dict) and "slot" in extra}
 
 
 def model_of(name: str, where: str) -> Path | None:

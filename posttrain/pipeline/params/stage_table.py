@@ -133,11 +133,11 @@ def stage_names(settings: Settings) -> Iterator[str]:
 
 def groups() -> dict[str, tuple[str, ...]]:
     """Return the sections of params.yaml and their groups. A group maps run names to settings."""
-    found: dict[str, tuple[str, ...]] = {}
+    by_section: dict[str, tuple[str, ...]] = {}
     for stage in STAGES:
         section, _, group = stage.group.partition(".")
-        found[section] = (*found.get(section, ()), *(("settings",) if stage.shares_settings else ()), group)
-    return found
+        by_section[section] = (*by_section.get(section, ()), *(("settings",) if stage.shares_settings else ()), group)
+    return by_section
 
 
 def group_of(settings: Settings, group: str) -> dict[str, Any]:
@@ -148,11 +148,11 @@ def group_of(settings: Settings, group: str) -> dict[str, Any]:
         raise ParamsError(
             what=f"{section} is not a mapping", where=PARAMS_FILE, fix=f"Write {section}: {{{inner}: ...}}"
         )
-    found = outer.get(inner) or {}
-    if not isinstance(found, Mapping):
+    runs = outer.get(inner) or {}
+    if not isinstance(runs, Mapping):
         fix = "Write one key per run"
         raise ParamsError(what=f"{group} is not a mapping of names to settings", where=PARAMS_FILE, fix=fix)
-    return dict(found)
+    return dict(runs)
 
 
 def runs_of(settings: Settings, group: str) -> dict[str, Settings]:
@@ -208,12 +208,14 @@ class Evaluated(NamedTuple):
 def evaluated(settings: Settings) -> dict[str, Evaluated]:
     """Return folder under results/ -> evaluation, for `evaluate.policies`, `evaluate.runs` and `evaluate.lm_eval`."""
     table = str(group_of(settings, "evaluate.settings").get("data", ""))
-    found = {label: Evaluated(model, table, f"evaluate@{label}") for label, model in policies(settings).items()}
+    evaluations = {label: Evaluated(model, table, f"evaluate@{label}") for label, model in policies(settings).items()}
     for name, run in runs_of(settings, "evaluate.runs").items():
-        found[name] = Evaluated(str(run.get("policy", "")), str(run.get("data", "")), f"evaluate_runs@{name}")
+        evaluations[name] = Evaluated(str(run.get("policy", "")), str(run.get("data", "")), f"evaluate_runs@{name}")
     for name, run in runs_of(settings, "evaluate.lm_eval").items():
-        found[f"lm_eval/{name}"] = Evaluated(str(run.get("policy", "")), "lm-eval", f"lm_eval@{name}", "documents")
-    return found
+        evaluations[f"lm_eval/{name}"] = Evaluated(
+            str(run.get("policy", "")), "lm-eval", f"lm_eval@{name}", "documents"
+        )
+    return evaluations
 
 
 def section_of(settings: Settings, model: str) -> str:
@@ -227,8 +229,8 @@ def model_run(settings: Settings, model: str) -> Settings | None:
     stage, name = _maker(settings, model, ("model",))
     if stage is None:
         return None
-    found: Settings = group_of(settings, stage.group)[name] or {}
-    return found
+    settings_of_run: Settings = group_of(settings, stage.group)[name] or {}
+    return settings_of_run
 
 
 def _maker(settings: Settings, model: str, makes: Collection[str]) -> tuple[Stage | None, str]:

@@ -45,9 +45,9 @@ def check_hosts(stage: str) -> None:
 
 def differences(first: Mapping[str, Any], other: Mapping[str, Any], number: int) -> list[str]:
     """Return the differences between process `number` and process 1, as text."""
-    found = sorted(changed(first, other, "none"), key=lambda change: (change[0][0] != "params", change[0]))
+    changes = sorted(changed(first, other, "none"), key=lambda change: (change[0][0] != "params", change[0]))
     lines = []
-    for (kind, *keys), ours, theirs in found:
+    for (kind, *keys), ours, theirs in changes:
         values = f" ({ours} in process 1, {theirs} in process {number})"
         shown = "" if kind == "inputs" or "files" in keys else values[:200]
         lines.append(f"{' '.join(keys or [kind])}{shown}")

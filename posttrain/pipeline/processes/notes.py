@@ -69,5 +69,5 @@ def _gpus(device: str) -> int | None:
     """Return the number of GPUs; None if the run does not use them."""
     import torch
 
-    found = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-    return torch.cuda.device_count() if found else None
+    uses_cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    return torch.cuda.device_count() if uses_cuda else None

@@ -118,7 +118,7 @@ class _Printed:
 
 def _filled(word: str, given: Mapping[str, str]) -> str:
     """Return a word with its placeholders filled in. Other braces stay, e.g. for a shell or JSON."""
-    return re.sub(r"\{(\w+)\}", lambda found: given.get(found[1], found[0]), word)
+    return re.sub(r"\{(\w+)\}", lambda match: given.get(match[1], match[0]), word)
 
 
 def _environment(given: Mapping[str, str], env: Sequence[str], section: str) -> dict[str, str]:
@@ -127,7 +127,7 @@ def _environment(given: Mapping[str, str], env: Sequence[str], section: str) -> 
             fix = "Set it where you start the pipeline, or remove its name there"
             what = f"the environment variable {name} is not set"
             raise ParamsError(what=what, where=f"{section}.env ({PARAMS_FILE})", fix=fix)
-    kept = {name: os.environ[name] for name in (*PASSED, *env) if name in os.environ}
+    passed = {name: os.environ[name] for name in (*PASSED, *env) if name in os.environ}
     # no files of bytecode, which would change a folder that the run depends on
-    own = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    return {**kept, **own, **{f"POSTTRAIN_{name.upper()}": value for name, value in given.items()}}
+    fixed = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**passed, **fixed, **{f"POSTTRAIN_{name.upper()}": value for name, value in given.items()}}

@@ -64,8 +64,8 @@ def read_slurm() -> None:
 
 def first_node(nodes: str) -> str:
     """Return the first host in a SLURM list: `gpu[07-09,12],cpu1` -> gpu07."""
-    found = FIRST_NODE.match(nodes)
-    return "".join(part or "" for part in found.groups()) if found else nodes
+    match = FIRST_NODE.match(nodes)
+    return "".join(part or "" for part in match.groups()) if match else nodes
 
 
 def check_size(stage: str, processes: int) -> None:
@@ -100,9 +100,13 @@ def network() -> dict[str, str]:
         family, *_, address = socket.getaddrinfo(os.environ[ADDRESS], int(os.environ[PORT]))[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(address)  # sends nothing
-            own = probe.getsockname()[0].partition("%")[0]
+            own_address = probe.getsockname()[0].partition("%")[0]
     except OSError:  # torch waits until the name is known
         return {}
-    names = (name for name, addresses in psutil.net_if_addrs().items() if own in [entry.address for entry in addresses])
+    names = (
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if own_address in [entry.address for entry in addresses]
+    )
     name = os.environ.get(GLOO) or next(names, "lo")
     return {} if name.startswith("lo") else {GLOO: name}

@@ -127,14 +127,14 @@ def read_report(not_current: Mapping[str, str]) -> Report:
         "settings": settings_tables(differing(settings)),
         "lineage": lineage_table(made_from(settings, list(policies))),
     }
-    kept = to_json(summary, figures, tasks | decision.tasks(tasks), decision.members)
+    document = to_json(summary, figures, tasks | decision.tasks(tasks), decision.members)
     if others:
-        kept["tables"] = [{"table": other.name, **row} for other in others for row in other.rows]
+        document["tables"] = [{"table": other.name, **row} for other in others for row in other.rows]
     if regraded:
-        kept["regraded"] = [{"regraded": name, **figures} for name, figures in regraded.items()]
+        document["regraded"] = [{"regraded": name, **figures} for name, figures in regraded.items()]
     if found_leaks:
-        kept["leaks"] = [leak.plain for leak in found_leaks]
-    return Report(data, written, table, kept, headline(summary), errors)
+        document["leaks"] = [leak.plain for leak in found_leaks]
+    return Report(data, written, table, document, headline(summary), errors)
 
 
 def learned(settings: Settings) -> list[str]:
@@ -177,10 +177,10 @@ def reward_metrics(settings: Settings, left_out: Container[str] = ()) -> dict[st
     digests = output_digests()
     for file in files.values():
         check_recorded(file, digests)
-    found = {name: read_json(file) for name, file in files.items() if file.is_file()}
-    for name, metrics in found.items():
+    measured = {name: read_json(file) for name, file in files.items() if file.is_file()}
+    for name, metrics in measured.items():
         need_numbers(metrics, [key for key in metrics if key == "heldout_accuracy"], files[name])
-    return found
+    return measured
 
 
 def page_data(
@@ -212,8 +212,8 @@ def page_data(
             for policy in policies
         ],
         "ratings": [
-            {"name": name, "said": warnings_of(found), **found}
-            for name, found in read_ratings(settings, errors).items()
+            {"name": name, "said": warnings_of(rating), **rating}
+            for name, rating in read_ratings(settings, errors).items()
         ],
         "lm_eval": lm_eval_table(settings, errors),
         "curves": drawn,
@@ -225,9 +225,9 @@ def page_data(
 
 def shown_prompts(settings: Settings, policies: Sequence[Policy], table: pl.DataFrame) -> dict[str, Any]:
     """Return the page's prompts with samples, and their number out of all prompts."""
-    found = for_page(table["prompt_id"].to_list(), policies, LONGEST_TEXT, TEXT_BYTES, Asked(settings))
-    counts = {key: getattr(found, key) for key in ("prompts_in_all", "samples", "samples_in_all")}
-    return {"prompts": found.prompts, "reasons": found.reasons, "shown": counts}
+    shown = for_page(table["prompt_id"].to_list(), policies, LONGEST_TEXT, TEXT_BYTES, Asked(settings))
+    counts = {key: getattr(shown, key) for key in ("prompts_in_all", "samples", "samples_in_all")}
+    return {"prompts": shown.prompts, "reasons": shown.reasons, "shown": counts}
 
 
 def _decision(decision: Decision) -> dict[str, Any]:
@@ -248,9 +248,9 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "against": {
             base: {
                 setting: [*(figures[key] for key in GAIN), verdict(figures)]
-                for setting, figures in found.items()
+                for setting, figures in findings.items()
                 if GAIN[0] in figures
             }
-            for base, found in chosen.items()
+            for base, findings in chosen.items()
         },
     }

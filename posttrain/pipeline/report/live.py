@@ -62,10 +62,10 @@ class LivePage:
         if begun < self._due:
             return
         try:
-            if (found := _marks()) == self._marks:
+            if (marks := _marks()) == self._marks:
                 return
             version = secrets.token_hex(8)
-            self.text, self.version, self.error, self._marks = _made(version), version, "", found
+            self.text, self.version, self.error, self._marks = _made(version), version, "", marks
         except (PosttrainError, OSError) as error:  # a file that is being written, or params.yaml while it is edited
             self.error = str(error)
         self._due = time.monotonic() + REST * (time.monotonic() - begun)
@@ -79,14 +79,14 @@ class LivePage:
 
 
 def _marks() -> dict[str, Mark]:
-    found = {}
+    marks = {}
     for name in SHOWN:
         place = Path(name)
         for file in (place, *place.rglob("*")):
             with contextlib.suppress(FileNotFoundError):
                 if file.is_file():
-                    found[str(file)] = mark(file)
-    return found
+                    marks[str(file)] = mark(file)
+    return marks
 
 
 def _made(version: str) -> str:

@@ -31,7 +31,7 @@ class Policy:
 
 def read_policies(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[Policy], dict[str, str]]:
     """Return the policies that were evaluated on the same prompts, and label -> error for the others."""
-    found: list[Policy] = []
+    readable: list[Policy] = []
     errors: dict[str, str] = dict(not_current)
     digests = output_digests()
     for label, model in policies(settings).items():
@@ -40,16 +40,16 @@ def read_policies(settings: Settings, not_current: Mapping[str, str]) -> tuple[l
         try:
             check_recorded(Path("results") / label / "metrics.json", digests)
             policy = read_policy(label, model)
-            if found and prompt_ids(policy) != prompt_ids(found[0]):
+            if readable and prompt_ids(policy) != prompt_ids(readable[0]):
                 raise DataError(
-                    what=f"it was evaluated on different prompts than {found[0].label}",
+                    what=f"it was evaluated on different prompts than {readable[0].label}",
                     where=f"results/{label}/rollouts.parquet",
                     fix="Evaluate both again: dvc repro",
                 )
-            found.append(policy)
+            readable.append(policy)
         except PosttrainError as error:
             errors[label] = str(error)
-    return found, errors
+    return readable, errors
 
 
 def output_digests() -> dict[str, str]:

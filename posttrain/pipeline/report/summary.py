@@ -82,7 +82,7 @@ def part_cell(figures: Figures, key: str) -> str:
 def tasks_of(policies: Iterable[Policy]) -> dict[str, str]:
     """Return label -> the evaluation's task; evaluations with several tasks are left out."""
     named = {policy.label: policy.rollouts["task"].unique().to_list() for policy in policies}
-    return {label: found[0] for label, found in named.items() if len(found) == 1}
+    return {label: names[0] for label, names in named.items() if len(names) == 1}
 
 
 def to_json(
@@ -104,44 +104,46 @@ def to_json(
     }
 
 
-def from_json(kept: Mapping[str, Any]) -> dict[str, Figures]:
+def from_json(document: Mapping[str, Any]) -> dict[str, Figures]:
     """Return the policies and reward models that were passed to `to_json`."""
-    return _figures_in(kept, "policies", "policy") | _figures_in(kept, "reward_models", "reward_model")
+    return _figures_in(document, "policies", "policy") | _figures_in(document, "reward_models", "reward_model")
 
 
-def settings_in(kept: Mapping[str, Any]) -> dict[str, Figures]:
+def settings_in(document: Mapping[str, Any]) -> dict[str, Figures]:
     """Return the rows of the main table and the reward models that were passed to `to_json`."""
-    return _figures_in(kept, "settings", "setting") | _figures_in(kept, "reward_models", "reward_model")
+    return _figures_in(document, "settings", "setting") | _figures_in(document, "reward_models", "reward_model")
 
 
-def _rows(title: str, found: Mapping[str, Figures], tasks: Mapping[str, str]) -> list[dict[str, Any]]:
-    keys = dict.fromkeys(key for figures in found.values() for key in figures)
+def _rows(title: str, figures_by_label: Mapping[str, Figures], tasks: Mapping[str, str]) -> list[dict[str, Any]]:
+    keys = dict.fromkeys(key for figures in figures_by_label.values() for key in figures)
     return [
         {title: name, "task": tasks.get(name), **{key: figures.get(key) for key in keys}}
-        for name, figures in found.items()
+        for name, figures in figures_by_label.items()
     ]
 
 
-def _figures_in(kept: Mapping[str, Any], group: str, title: str) -> dict[str, Figures]:
+def _figures_in(document: Mapping[str, Any], group: str, title: str) -> dict[str, Figures]:
     return {
         row[title]: {key: value for key, value in row.items() if isinstance(value, int | float)}
-        for row in kept.get(group, [])
+        for row in document.get(group, [])
     }
 
 
 def trainings(policies: Mapping[str, Figures], members: Mapping[str, Sequence[str]]) -> dict[str, list[Figures]]:
     """Return setting -> metrics of each distinct training. `members`: the setting's policies."""
-    found: dict[str, list[Figures]] = {}
+    by_setting: dict[str, list[Figures]] = {}
     for setting, names in members.items():
         for figures in (policies[name] for name in names if name in policies):
-            if figures not in found.setdefault(setting, []):
-                found[setting].append(figures)
-    return found
+            if figures not in by_setting.setdefault(setting, []):
+                by_setting[setting].append(figures)
+    return by_setting
 
 
-def trainings_in(kept: Mapping[str, Any]) -> dict[str, list[Figures]]:
+def trainings_in(document: Mapping[str, Any]) -> dict[str, list[Figures]]:
     """Return the metrics of each training from the result of `to_json`."""
-    return trainings(from_json(kept), {row["setting"]: row["policies"].split(", ") for row in kept.get("settings", ())})
+    return trainings(
+        from_json(document), {row["setting"]: row["policies"].split(", ") for row in document.get("settings", ())}
+    )
 
 
 def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
@@ -252,12 +254,12 @@ def gain_parts(
 
     `trained`: the metrics of each training of a row, if there are several.
     """
-    found = policy_figures(summary)
+    policies = policy_figures(summary)
     other = subtracted(summary)
-    base = found.get(other)
+    base = policies.get(other)
     if base is None or not is_read(base):
         return []
-    explained = ((name, figures, load_task(tasks.get(name) or "").explain) for name, figures in found.items())
+    explained = ((name, figures, load_task(tasks.get(name) or "").explain) for name, figures in policies.items())
     return [
         explain(name, trained.get(other, [base]), trained.get(name, [figures]))
         for name, figures, explain in explained
@@ -267,5 +269,5 @@ def gain_parts(
 
 def figures_of(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics of an evaluation under their names in a summary."""
-    found = {_RENAMED.get(key, key): float(value) for key, value in metrics.items() if not _LEFT_OUT.fullmatch(key)}
-    return {key: found[key] for key in (*(name for name in _FIRST if name in found), *found)}
+    figures = {_RENAMED.get(key, key): float(value) for key, value in metrics.items() if not _LEFT_OUT.fullmatch(key)}
+    return {key: figures[key] for key in (*(name for name in _FIRST if name in figures), *figures)}

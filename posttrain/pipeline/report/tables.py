@@ -29,12 +29,12 @@ def wrong_table(rows: Sequence[Sequence[str]]) -> Markup:
     )
 
 
-def health_list(found: Mapping[str, Sequence[str]], leaks: Sequence[Leak] = ()) -> Markup:
+def health_list(warnings: Mapping[str, Sequence[str]], leaks: Sequence[Leak] = ()) -> Markup:
     """Return warnings about the end of each run, and about test prompts in training tables."""
-    if not found and not leaks:
+    if not warnings and not leaks:
         return element("p", "No run has a metric with limits.", class_="note")
-    fine = [run for run, worries in found.items() if not worries]
-    lines = [f"! {run}: {'; '.join(worries)}" for run, worries in found.items() if worries]
+    fine = [run for run, worries in warnings.items() if not worries]
+    lines = [f"! {run}: {'; '.join(worries)}" for run, worries in warnings.items() if worries]
     lines += [f"! {leak}" for leak in leaks]
     return listed([*lines, *([f"No metric is beyond its limits: {', '.join(fine)}."] if fine else [])])
 

@@ -100,11 +100,11 @@ class CachedSampler:
             return self._inner.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
         settings = [params.model_dump(mode="json"), seed, greedy]
         file = folder / "completions" / f"{self._key(requests, settings)}.parquet"
-        if (found := _cached(file, len(requests))) is not None:
-            print(f"{self._where}: {len(found):,} completions from the cache")
+        if (stored := _cached(file, len(requests))) is not None:
+            print(f"{self._where}: {len(stored):,} completions from the cache")
             if advance:
-                advance(len(found))
-            return found
+                advance(len(stored))
+            return stored
         completions = self._inner.generate(requests, params, seed, greedy=greedy, advance=advance)
         _write(file, completions)
         return completions
@@ -120,9 +120,9 @@ class CachedSampler:
 def _code() -> dict[str, str]:
     """Return the digests of the sampling code."""
     library = Library()
-    found = library.closure("posttrain.sampling.builtin")
+    outlines = library.closure("posttrain.sampling.builtin")
     library.outlines.keep()
-    return found
+    return outlines
 
 
 def _cached(file: Path, count: int) -> list[Completion] | None:

@@ -96,10 +96,10 @@ class CompletionsStage(Generic[S]):
             name=self.name, where=self.section,
         )  # fmt: skip
 
-    def store(self, found: SampledCompletions) -> None:
+    def store(self, completions: SampledCompletions) -> None:
         """Write the completions into completions/."""
-        write_completions(found, Path("completions", self.label))
-        print(f"{self.name}: {len(found.rollouts):,} samples of {len(found.greedy):,} prompts")
+        write_completions(completions, Path("completions", self.label))
+        print(f"{self.name}: {len(completions.rollouts):,} samples of {len(completions.greedy):,} prompts")
 
     def store_nothing(self) -> None:
         """Write a folder with a note that no completions are stored."""

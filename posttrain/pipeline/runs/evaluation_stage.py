@@ -47,9 +47,9 @@ class EvaluationStage(CompletionsStage[E]):
         folder, before = Path("completions", self.label), self.name.replace("evaluate", "completions")
         if not folder.is_dir():
             raise DataError(what="there are no completions", where=str(folder), fix=f"Run `dvc repro {before}`")
-        if (found := read_completions(folder, self.asked(), self.model_name)) is None:
+        if (completions := read_completions(folder, self.asked(), self.model_name)) is None:
             raise DataError(what="its table is missing", where=str(folder), fix=f"Run `dvc repro {before}`")
-        return found
+        return completions
 
     def text(self) -> ChatText | None:
         """Return the policy's tokenizer and template for rewards that need them; None if no reward does."""
@@ -62,18 +62,18 @@ class EvaluationStage(CompletionsStage[E]):
 
         If params.yaml stores none, the policy is sampled now.
         """
-        found = self.stored()
-        return self.judged_of(self.sampled() if found is None else found)
+        completions = self.stored()
+        return self.judged_of(self.sampled() if completions is None else completions)
 
-    def judged_of(self, found: SampledCompletions) -> SampledCompletions:
+    def judged_of(self, completions: SampledCompletions) -> SampledCompletions:
         """Return the completions in `found` whose prompts the rewards can judge."""
         with hide_stderr(self.params.completions):
-            prompts = judged_prompts(self.params.reward, found.prompts, str(self.table))
-        if self.params.completions == "none" and len(prompts) < len(found.prompts):
-            left = len(found.prompts) - len(prompts)
-            print(f"evaluate: no reward can read {left} of {len(found.prompts)} answers", file=sys.stderr)
+            prompts = judged_prompts(self.params.reward, completions.prompts, str(self.table))
+        if self.params.completions == "none" and len(prompts) < len(completions.prompts):
+            left = len(completions.prompts) - len(prompts)
+            print(f"evaluate: no reward can read {left} of {len(completions.prompts)} answers", file=sys.stderr)
         check_enough_prompts(len(prompts), self.params.split, self.table)
-        return found.of(prompts)
+        return completions.of(prompts)
 
     @property
     def reward_model(self) -> Path | None:

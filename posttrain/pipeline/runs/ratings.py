@@ -123,8 +123,8 @@ def played(params: RatingRun, where: str, pairs: Sequence[Pair]) -> pl.DataFrame
     first, *others = completions
     ids = completions[first]["prompt_id"].unique().sort()
     for label in others:
-        if not (mine := completions[label]["prompt_id"].unique().sort()).equals(ids):
-            same = mine.is_in(ids.to_list()).sum()
+        if not (prompt_ids := completions[label]["prompt_id"].unique().sort()).equals(ids):
+            same = prompt_ids.is_in(ids.to_list()).sum()
             what = f"it was evaluated on different prompts than {first} ({same} of {len(ids)} are the same)"
             raise DataError(what=what, where=_file(label), fix="Evaluate both again, or leave one out of policies")
     order = np.random.default_rng(params.seed).permutation(len(ids))[: params.prompts]
@@ -224,9 +224,9 @@ def _by_judge(
     progress = Progress(where, matches.height, "match")
     for _, batch in matches.group_by(pl.col("place") // BATCH, maintain_order=True):
         met = batch.filter(pl.concat_list("first", "second").is_in([list(pair) for pair in open_pairs]))
-        scores = judge([rollout for nth, row in enumerate(met.iter_rows(named=True)) for rollout in _both(nth, row)])[
-            ::2
-        ]
+        scores = judge(
+            [rollout for index, row in enumerate(met.iter_rows(named=True)) for rollout in _both(index, row)]
+        )[::2]
         progress.advance(met.height)
         total += len(scores)
         lost += [f"{score.status}: {score.reason}" for score in scores if score.status != "ok"]
@@ -237,7 +237,7 @@ def _by_judge(
             (0.5 if tied else score.value) if score.status == "ok" else None
             for score, tied in zip(scores, both_cut, strict=True)
         ]
-        slots = [next(iter(judge.first_slot.get(str(nth), ())), None) for nth in range(met.height)]
+        slots = [next(iter(judge.first_slot.get(str(index), ())), None) for index in range(met.height)]
         asked.append(
             met.with_columns(
                 pl.Series("win", wins, pl.Float64),
@@ -258,9 +258,9 @@ def _by_judge(
     return pl.concat(asked)
 
 
-def _both(nth: int, row: Mapping[str, Any]) -> list[Rollout]:
+def _both(index: int, row: Mapping[str, Any]) -> list[Rollout]:
     """Return the two completions of a match as a separate group, which a judge compares in both orders."""
-    prompt = Prompt(str(nth), row["prompt"], (), row["answer"])
+    prompt = Prompt(str(index), row["prompt"], (), row["answer"])
     return [
         Rollout(prompt, 0, TokenRow((), ()), (), row[f"completion{end}"], finish_of(row[f"truncated{end}"]))
         for end in ("", "_2")
@@ -287,11 +287,11 @@ def figures(matches: pl.DataFrame, params: RatingRun, where: str, pairs: Sequenc
         rates_RQ = won_RQ / played_RQ
     table = [
         {
-            "policy": labels[nth],
-            **_estimate("rating", ratings_RK[:, nth], digits=2),
-            **dict(zip(("rank_low", "rank_high"), map(round, spread(ranks_RK[:, nth])), strict=True)),
+            "policy": labels[place],
+            **_estimate("rating", ratings_RK[:, place], digits=2),
+            **dict(zip(("rank_low", "rank_high"), map(round, spread(ranks_RK[:, place])), strict=True)),
         }
-        for nth in np.argsort(ranks_RK[0], kind="stable")
+        for place in np.argsort(ranks_RK[0], kind="stable")
     ]
     numbered = with_numbers(matches)
     rows = [
@@ -309,22 +309,22 @@ def figures(matches: pl.DataFrame, params: RatingRun, where: str, pairs: Sequenc
 
 
 def _pair_row(
-    mine: pl.DataFrame, wins_P: Floats, rates_R: Floats, weights_RP: Floats, params: RatingRun, pairs: int
+    matches: pl.DataFrame, wins_P: Floats, rates_R: Floats, weights_RP: Floats, params: RatingRun, pairs: int
 ) -> dict[str, Any]:
     """Return the figures of a pair, from its matches."""
-    judged = mine.drop_nulls("win")
+    judged = matches.drop_nulls("win")
     longer_M = (judged["first_length"] - judged["second_length"]).to_numpy().astype(float)
     controlled_R = rates_R  # where all matches end alike, no length can explain it
     if judged["win"].n_unique() > 1:
         controlled_R = length_controlled(judged["win"].to_numpy(), longer_M, judged["number"].to_numpy(), weights_RP)
     row = {
-        "first": mine["first"][0],
-        "second": mine["second"][0],
+        "first": matches["first"][0],
+        "second": matches["second"][0],
         **_estimate("win", rates_R),
         **_estimate("controlled", controlled_R),
         "ties": round(int((judged["win"] == 0.5).sum()) / judged.height, 5),
         "prompts": len(_known(wins_P)),
-        "no_verdict": mine.height - judged.height,
+        "no_verdict": matches.height - judged.height,
     }
     if params.judge and params.alpha:
         alpha = params.alpha / pairs
@@ -337,8 +337,8 @@ def _circles(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the circles of policies that beat each other. `clear`: no win of it could be a tie, by its interval."""
     clear = {(row["first"], row["second"]) for row in rows if row["win_low"] > 0.5}
     clear |= {(row["second"], row["first"]) for row in rows if row["win_high"] < 0.5}
-    found = circles({(row["first"], row["second"]): row["win"] for row in rows})
-    return [{"policies": list(circle), "clear": is_clear_circle(circle, clear)} for circle in found]
+    cycles = circles({(row["first"], row["second"]): row["win"] for row in rows})
+    return [{"policies": list(circle), "clear": is_clear_circle(circle, clear)} for circle in cycles]
 
 
 def _slots(numbered: pl.DataFrame, weights_RP: Floats) -> dict[str, float]:

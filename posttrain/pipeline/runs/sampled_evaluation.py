@@ -67,8 +67,8 @@ class SampledRun(SampledParams):
 def load_sampled(model: type[M], section: str) -> M:
     """Return the settings of completions in a section of params.yaml, without the settings of scores."""
     value = at(read(), section)
-    own = {key: value[key] for key in value if key not in SCORING} if isinstance(value, Mapping) else value
-    return check(model, {} if own is None else own, where=section)
+    settings = {key: value[key] for key in value if key not in SCORING} if isinstance(value, Mapping) else value
+    return check(model, {} if settings is None else settings, where=section)
 
 
 def load_policies() -> dict[str, str]:

@@ -154,7 +154,9 @@ def _of_difficulty(
     """Return the training prompts whose pass rate lies within `pass_rate`, and all held-out prompts."""
     low, high = params.pass_rate
     scores = (rewards[i : i + params.samples] for i in range(0, len(rewards), params.samples))
-    rates = [sum(score >= params.pass_score for score in mine) / len(mine) for mine in scores]
+    rates = [
+        sum(score >= params.pass_score for score in prompt_scores) / len(prompt_scores) for prompt_scores in scores
+    ]
     train = sum(row["split"] == "train" for row in rows)
     selected = [row for row, rate in zip(rows, rates, strict=True) if row["split"] != "train" or low <= rate <= high]
     left = sum(row["split"] == "train" for row in selected)
@@ -192,8 +194,8 @@ def _annotated(
     rng = random.Random(params.seed)
     pairs, liked, flipped, compared = [], [], 0, 0
     for i, row in enumerate(rows):
-        mine = range(i * params.samples, (i + 1) * params.samples)
-        distinct = {samples[k].text: k for k in mine if not samples[k].truncated and samples[k].text.strip()}
+        places = range(i * params.samples, (i + 1) * params.samples)
+        distinct = {samples[k].text: k for k in places if not samples[k].truncated and samples[k].text.strip()}
         noise = params.noise if row["split"] == "train" else 0.0
         differing = [(a, b) for a, b in combinations(distinct.values(), 2) if rewards[a] != rewards[b]]
         for a, b in rng.sample(differing, min(params.per_prompt, len(differing))):

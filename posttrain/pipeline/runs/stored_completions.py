@@ -24,13 +24,13 @@ MEASURED: Final = "measured.json"
 """The metrics that need the policy's weights. In a folder without a table it is the only file."""
 
 
-def write_completions(found: SampledCompletions, folder: Path) -> None:
+def write_completions(completions: SampledCompletions, folder: Path) -> None:
     """Write the folder, completely or not at all."""
-    parts = [(found.rollouts, False), (found.greedy, True)]
+    parts = [(completions.rollouts, False), (completions.greedy, True)]
     rows = pl.concat(_table(rollouts, greedy=greedy) for rollouts, greedy in parts)
     with atomic_path(folder) as made:
         write_table(with_ids(rows, "completions"), made / TABLE, "completions")
-        write_json(made / MEASURED, rounded(found.metrics, 17))
+        write_json(made / MEASURED, rounded(completions.metrics, 17))
 
 
 def write_no_completions(folder: Path) -> None:
@@ -92,13 +92,13 @@ def _table(rollouts: Sequence[Rollout], *, greedy: bool) -> pl.DataFrame:
 def _rollouts(
     rows: Iterable[Mapping[str, Any]], asked: Mapping[str, Prompt], version: str, folder: Path
 ) -> list[Rollout]:
-    found = []
+    rollouts = []
     for row in rows:
         if row["prompt_id"] not in asked:
             what = f"the row {row['id']} belongs to a prompt without a greedy completion"
             raise DataError(what=what, where=str(folder / TABLE), fix=VERIFY)
         prompt = replace(asked[row["prompt_id"]], ids=row["prompt_ids"])
-        found.append(
+        rollouts.append(
             Rollout(
                 prompt,
                 row["sample"],
@@ -114,4 +114,4 @@ def _rollouts(
                 reason=row["reason"],
             )
         )
-    return found
+    return rollouts

@@ -70,7 +70,7 @@ class StoredRollouts:
         for file, low, high in self._draws:
             if low < first + len(prompts) and first <= high:
                 rows += _part(file).filter(pl.col("draw").is_between(first, first + len(prompts) - 1)).pipe(records)
-        by_draw = {first + nth: prompt for nth, prompt in enumerate(prompts)}
+        by_draw = {first + offset: prompt for offset, prompt in enumerate(prompts)}
         other = next((row for row in rows if row["prompt_id"] != by_draw[row["draw"]].id), None)
         if other or len(rows) != len(prompts) * self.summary["group_size"]:
             at = other["draw"] if other else first
@@ -83,8 +83,8 @@ class StoredRollouts:
     def _draws(self) -> list[tuple[Path, int, int]]:
         """Yield each part with its first and last draw."""
         bounds = (pl.col("draw").min().alias("low"), pl.col("draw").max().alias("high"))
-        found = [(file, *self.figures(file, *bounds).row(0)) for file in self.parts]
-        return [(file, low, high) for file, low, high in found if low is not None]
+        bounds_of_part = [(file, *self.figures(file, *bounds).row(0)) for file in self.parts]
+        return [(file, low, high) for file, low, high in bounds_of_part if low is not None]
 
 
 @lru_cache(maxsize=1)

@@ -66,7 +66,7 @@ class Scored(NamedTuple):
 
     likeliest: Sequence[Mapping[int, float]]
     """For each token except the first: id -> log-prob, the likeliest first."""
-    own: Sequence[Mapping[int, float]]
+    text_logps: Sequence[Mapping[int, float]]
     """For each token except the first: its id -> its log-prob."""
     following: int
     """The likeliest token after the text."""
@@ -86,7 +86,7 @@ class Policy:
 
     def answer(self, jobs: Sequence[Job]) -> list[Answers | PosttrainError]:
         """Return the answers to each job, or an error for a conversation that the model cannot read."""
-        found: dict[int, Answers | PosttrainError] = {}
+        answers: dict[int, Answers | PosttrainError] = {}
         together: dict[tuple[str, bool], list[tuple[int, list[int]]]] = defaultdict(list)
         sampling: dict[str, SamplingParams] = {}
         for place, job in enumerate(jobs):
@@ -95,14 +95,16 @@ class Policy:
                 ids = self.text.prompt(job.messages)
                 params = self._fitting(job.sampling, len(ids))
             except PosttrainError as error:
-                found[place] = error
+                answers[place] = error
                 continue
             key = params.model_dump_json()
             sampling[key] = params
             together[key, job.greedy].append((place, ids))
         for (key, greedy), members in together.items():
-            found |= self._sampled([(place, jobs[place], ids) for place, ids in members], sampling[key], greedy=greedy)
-        return [found[place] for place in range(len(jobs))]
+            answers |= self._sampled(
+                [(place, jobs[place], ids) for place, ids in members], sampling[key], greedy=greedy
+            )
+        return [answers[place] for place in range(len(jobs))]
 
     @torch.no_grad()
     def score(self, ids: Sequence[int], top: int) -> Scored:
@@ -126,9 +128,11 @@ class Policy:
             next_T = torch.tensor([*ids[1:], int(best_TK[-1, 0])])[start : start + TILE_TOKENS].to(self._device)
             next_logp_T = logp_TV.gather(-1, next_T[:, None]).squeeze(-1)
             rows = zip(best_TK.tolist(), best_logp_TK.tolist(), next_T.tolist(), next_logp_T.tolist(), strict=True)
-            likeliest += [dict(zip(best, logps, strict=True)) | {own: logp} for best, logps, own, logp in rows]
-        own = [{token: said[token]} for token, said in zip(ids[1:], likeliest, strict=False)]
-        return Scored(likeliest[:-1], own, int(best_TK[-1, 0]))
+            likeliest += [
+                dict(zip(best, logps, strict=True)) | {text_token: logp} for best, logps, text_token, logp in rows
+            ]
+        text_logps = [{token: said[token]} for token, said in zip(ids[1:], likeliest, strict=False)]
+        return Scored(likeliest[:-1], text_logps, int(best_TK[-1, 0]))
 
     def score_chat(self, messages: Sequence[Mapping[str, str]], *, opened: bool) -> Scored:
         """Return the log-probs of a conversation's tokens; `opened`: including the header of the model's answer."""
@@ -165,7 +169,7 @@ class Policy:
     def _sampled(
         self, jobs: Sequence[tuple[int, Job, list[int]]], params: SamplingParams, *, greedy: bool
     ) -> dict[int, Answers]:
-        requests = [Request(ids, f"{job.seed}:{nth}") for _, job, ids in jobs for nth in range(job.n)]
+        requests = [Request(ids, f"{job.seed}:{index}") for _, job, ids in jobs for index in range(job.n)]
         completions = iter(self._sampler.generate(requests, params, 0, greedy=greedy))
         return {
             place: Answers(

@@ -129,39 +129,39 @@ def parsed(body: bytes, kind: type[R]) -> R:
     return check(kind, data, where="request", file="the request")
 
 
-def reply(policy: Policy, request: ChatRequest, found: Answers) -> dict[str, Any]:
+def reply(policy: Policy, request: ChatRequest, answers: Answers) -> dict[str, Any]:
     """Return a `chat.completion` object."""
     choices = [
         {
-            "index": nth,
+            "index": index,
             "message": {"role": "assistant", "content": answer.text},
             "finish_reason": answer.finish,
             "logprobs": _logprobs(policy, answer) if request.logprobs else None,
         }
-        for nth, answer in enumerate(found.answers)
+        for index, answer in enumerate(answers.answers)
     ]
-    return {**_head(request, "chat.completion"), "choices": choices, "usage": _usage(found)}
+    return {**_head(request, "chat.completion"), "choices": choices, "usage": _usage(answers)}
 
 
-def scores(policy: Policy, request: TokensRequest, found: Scored) -> dict[str, Any]:
+def scores(policy: Policy, request: TokensRequest, scored: Scored) -> dict[str, Any]:
     """Return a `text_completion` object with `prompt_logprobs`."""
-    choice = {"index": 0, "text": policy.token(found.following), "finish_reason": "length", "logprobs": None}
+    choice = {"index": 0, "text": policy.token(scored.following), "finish_reason": "length", "logprobs": None}
     return {
         **_head(request, "text_completion"),
-        "choices": [{**choice, "prompt_logprobs": _said(policy, found.likeliest)}],
-        "usage": _scored(found),
+        "choices": [{**choice, "prompt_logprobs": _said(policy, scored.likeliest)}],
+        "usage": _scored(scored),
     }
 
 
-def chat_scores(policy: Policy, request: ChatRequest, found: Scored) -> dict[str, Any]:
+def chat_scores(policy: Policy, request: ChatRequest, scored: Scored) -> dict[str, Any]:
     """Return a `chat.completion` object with `prompt_logprobs` in the same place as vLLM."""
-    message = {"role": "assistant", "content": policy.token(found.following)}
+    message = {"role": "assistant", "content": policy.token(scored.following)}
     choice = {"index": 0, "message": message, "finish_reason": "length", "logprobs": None}
     return {
         **_head(request, "chat.completion"),
         "choices": [choice],
-        "usage": _scored(found),
-        "prompt_logprobs": _said(policy, found.own),
+        "usage": _scored(scored),
+        "prompt_logprobs": _said(policy, scored.text_logps),
     }
 
 
@@ -178,24 +178,24 @@ def _said(policy: Policy, likeliest: Sequence[Mapping[int, float]]) -> list[dict
     ]
 
 
-def _scored(found: Scored) -> dict[str, int]:
-    tokens = len(found.likeliest) + 1
+def _scored(scored: Scored) -> dict[str, int]:
+    tokens = len(scored.likeliest) + 1
     return {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1}
 
 
-def events(policy: Policy, request: ChatRequest, found: Answers) -> str:
+def events(policy: Policy, request: ChatRequest, answers: Answers) -> str:
     """Return the completions as server-sent events: one chunk per completion, and a final chunk."""
     head = _head(request, "chat.completion.chunk")
     chunks: list[dict[str, Any]] = []
-    for nth, answer in enumerate(found.answers):
+    for index, answer in enumerate(answers.answers):
         logprobs = _logprobs(policy, answer) if request.logprobs else None
         delta = {"role": "assistant", "content": answer.text}
         chunks.append(
-            {**head, "choices": [{"index": nth, "delta": delta, "finish_reason": None, "logprobs": logprobs}]}
+            {**head, "choices": [{"index": index, "delta": delta, "finish_reason": None, "logprobs": logprobs}]}
         )
-        chunks.append({**head, "choices": [{"index": nth, "delta": {}, "finish_reason": answer.finish}]})
+        chunks.append({**head, "choices": [{"index": index, "delta": {}, "finish_reason": answer.finish}]})
     if request.stream_options and request.stream_options.include_usage:
-        chunks.append({**head, "choices": [], "usage": _usage(found)})
+        chunks.append({**head, "choices": [], "usage": _usage(answers)})
     return "".join(f"data: {chunk}\n\n" for chunk in [*map(json.dumps, chunks), "[DONE]"])
 
 
@@ -208,10 +208,10 @@ def _head(request: ChatRequest | TokensRequest, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": request.model}
 
 
-def _usage(found: Answers) -> Mapping[str, int]:
-    completion = sum(len(answer.ids) for answer in found.answers)
-    total = found.prompt_tokens + completion
-    return {"prompt_tokens": found.prompt_tokens, "completion_tokens": completion, "total_tokens": total}
+def _usage(answers: Answers) -> Mapping[str, int]:
+    completion = sum(len(answer.ids) for answer in answers.answers)
+    total = answers.prompt_tokens + completion
+    return {"prompt_tokens": answers.prompt_tokens, "completion_tokens": completion, "total_tokens": total}
 
 
 def _logprobs(policy: Policy, answer: Answer) -> dict[str, Any]:

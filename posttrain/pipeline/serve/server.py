@@ -126,22 +126,22 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
             return refusal
         if asked.prompt_logprobs is not None:
             return await _scored(policy, asked, batcher.turn)
-        found = await _unless_gone(request, asyncio.ensure_future(batcher.answer(asked.job())))
-        if found is None:
+        result = await _unless_gone(request, asyncio.ensure_future(batcher.answer(asked.job())))
+        if result is None:
             return _GONE
-        if isinstance(found, PosttrainError):
-            raise found
+        if isinstance(result, PosttrainError):
+            raise result
         if asked.stream:
-            return Response(events(policy, asked, found), media_type="text/event-stream")
-        return JSONResponse(reply(policy, asked, found))
+            return Response(events(policy, asked, result), media_type="text/event-stream")
+        return JSONResponse(reply(policy, asked, result))
 
     async def tokens(request: Request) -> Response:
         asked = await asyncio.to_thread(parsed, await _body(request), TokensRequest)
         if refusal := another(asked.model):
             return refusal
         async with batcher.turn:
-            found = await asyncio.to_thread(policy.score, asked.prompt, asked.prompt_logprobs)
-        return JSONResponse(scores(policy, asked, found))
+            result = await asyncio.to_thread(policy.score, asked.prompt, asked.prompt_logprobs)
+        return JSONResponse(scores(policy, asked, result))
 
     routes = [
         Route("/v1/models", models, methods=["GET"]),
@@ -171,8 +171,8 @@ def _checked(answer: Callable[[Request], Awaitable[Response]], secret: str) -> C
 
 async def _scored(policy: Policy, asked: ChatRequest, turn: asyncio.Lock) -> Response:
     async with turn:
-        found = await asyncio.to_thread(policy.score_chat, asked.turns, opened=asked.add_generation_prompt)
-    return JSONResponse(chat_scores(policy, asked, found))
+        scored = await asyncio.to_thread(policy.score_chat, asked.turns, opened=asked.add_generation_prompt)
+    return JSONResponse(chat_scores(policy, asked, scored))
 
 
 _GONE = Response(status_code=499)

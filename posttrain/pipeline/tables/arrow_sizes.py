@@ -104,31 +104,31 @@ def _unpacked(stream: BinaryIO, data: bytes, table: int, body: int, size: int) -
     """Return the bytes of a batch after its buffers are unpacked."""
     try:
         rows = _number(data, _field(data, table, 0))
-        nodes, buffers, packed = (_field(data, table, nth) for nth in (1, 2, 3))
+        nodes, buffers, packed = (_field(data, table, index) for index in (1, 2, 3))
         values = max([rows, *(pair[0] for pair in _pairs(data, nodes))])
-        found = _WIDTH * (int(max(values, 0)) + sum(max(int(pair[0]), 0) for pair in _pairs(data, nodes)))
+        unpacked_size = _WIDTH * (int(max(values, 0)) + sum(max(int(pair[0]), 0) for pair in _pairs(data, nodes)))
         for offset, length in _pairs(data, buffers):
             if not 0 <= offset <= offset + length <= size:
                 raise ValueError("a buffer ends outside its message")
             stream.seek(body + offset)
             unpacked = struct.unpack("<q", stream.read(8))[0] if packed and length >= 8 else -1
-            found += max(int(length), int(unpacked))
+            unpacked_size += max(int(length), int(unpacked))
     except (struct.error, IndexError) as error:
         raise ValueError("a message is damaged") from error
-    return found
+    return unpacked_size
 
 
 def _root(data: bytes) -> int:
     return int(struct.unpack_from("<I", data)[0])
 
 
-def _field(data: bytes, table: int, nth: int) -> int:
+def _field(data: bytes, table: int, index: int) -> int:
     """Return the offset of the n-th field of a flatbuffer table; 0 if it is missing."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, vtable)
-    if 4 + 2 * nth + 2 > size:
+    if 4 + 2 * index + 2 > size:
         return 0
-    (offset,) = struct.unpack_from("<H", data, vtable + 4 + 2 * nth)
+    (offset,) = struct.unpack_from("<H", data, vtable + 4 + 2 * index)
     return table + offset if offset else 0
 
 
@@ -148,4 +148,4 @@ def _pairs(data: bytes, place: int) -> list[Any]:
     (count,) = struct.unpack_from("<I", data, vector)
     if count * 16 > len(data):
         raise ValueError("a message is damaged")
-    return [struct.unpack_from("<qq", data, vector + 4 + 16 * nth) for nth in range(count)]
+    return [struct.unpack_from("<qq", data, vector + 4 + 16 * index) for index in range(count)]

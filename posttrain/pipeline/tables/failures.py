@@ -97,11 +97,11 @@ def first_line(error: BaseException) -> str:
 def _round_robin(failures: list[Failure]) -> Iterator[tuple[int, Failure]]:
     """Yield the first row of every rule, then the second of every rule, and so on, so that no rule hides another."""
     left = LISTED
-    for nth in range(LISTED):
+    for index in range(LISTED):
         for failure in failures:
-            if nth < len(failure.rows) and left > 0:
+            if index < len(failure.rows) and left > 0:
                 left -= 1
-                yield int(failure.rows[nth]), failure
+                yield int(failure.rows[index]), failure
 
 
 def _failure(error: SchemaError) -> Failure:

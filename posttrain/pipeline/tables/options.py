@@ -156,4 +156,6 @@ HubTables = Annotated[
 
 def numbered_sources(key: str, table: Source | Sequence[Source]) -> dict[str, Source]:
     """Return the sources of a table by key: `chat`, or `chat.0` and `chat.1` for a list."""
-    return {key: table} if isinstance(table, Source) else {f"{key}.{nth}": source for nth, source in enumerate(table)}
+    return (
+        {key: table} if isinstance(table, Source) else {f"{key}.{index}": source for index, source in enumerate(table)}
+    )

@@ -180,7 +180,7 @@ def _read_csv(stream: BinaryIO, columns: Columns, dialect: CsvDialect = PLAIN) -
     separator = dialect.separator or ","
     lines = _decoded_lines(stream) if dialect.encoding is None else _lines_in(stream, dialect.encoding)
     of_row: list[str] = []
-    reader = csv.reader(_kept(_without_hint(lines, separator), of_row), strict=True, delimiter=separator)
+    reader = csv.reader(_collected(_without_hint(lines, separator), of_row), strict=True, delimiter=separator)
     try:
         header = _without_empty_end(next((cells for cells in reader if cells), []), 0)
         _check_header(header, dialect)
@@ -196,9 +196,9 @@ def _read_csv(stream: BinaryIO, columns: Columns, dialect: CsvDialect = PLAIN) -
         raise ValueError(_wrong_quote(of_row, separator, reader.line_num, str(error))) from error
 
 
-def _kept(lines: Iterator[str], kept: list[str]) -> Iterator[str]:
+def _collected(lines: Iterator[str], into: list[str]) -> Iterator[str]:
     for line in lines:
-        kept.append(line)
+        into.append(line)
         yield line
 
 
@@ -223,12 +223,12 @@ def _without_hint(lines: Iterator[str], separator: str) -> Iterator[str]:
 def _check_header(header: list[str], dialect: CsvDialect) -> None:
     """Reject a header that was not split into columns, and suggest the option that splits it."""
     name, used = header[0] if header else "", dialect.separator
-    found = next((mark for mark in (*_SEPARATORS, ",") if len(header) == 1 and mark in name and mark != used), None)
-    if found is not None and (used or found != ","):
-        shown = json.dumps(found)
+    separator = next((mark for mark in (*_SEPARATORS, ",") if len(header) == 1 and mark in name and mark != used), None)
+    if separator is not None and (used or separator != ","):
+        shown = json.dumps(separator)
         if used is not None:
             what = f"its header is one column, {short_repr(name)}: separator: {json.dumps(used)} does not split it"
-            raise ValueError(f"{what}. Write {f'separator: {shown}' if found != ',' else 'no separator'}")
+            raise ValueError(f"{what}. Write {f'separator: {shown}' if separator != ',' else 'no separator'}")
         raise ValueError(
             f"its header is one column, {short_repr(name)}. If {shown} separates the cells, set separator: {shown}"
         )
@@ -303,8 +303,8 @@ def _lines_in(stream: BinaryIO, encoding: str) -> Iterator[str]:
         for number, line in enumerate(iter(partial(text.readline, LONGEST_LINE + 1), ""), 1):
             if len(line) > LONGEST_LINE:
                 raise ValueError(f"line {number} is longer than {LONGEST_LINE // 2**20} MB")
-            if latin and (found := _CONTROLS.search(line)):
-                what = f"line {number}: byte 0x{ord(found[0]):02x} is a control character in {encoding}"
+            if latin and (control := _CONTROLS.search(line)):
+                what = f"line {number}: byte 0x{ord(control[0]):02x} is a control character in {encoding}"
                 raise ValueError(f"{what}; set encoding: cp1252, which Excel uses")
             if _is_utf8(line, encoding):
                 raise ValueError(f"line {number} is UTF-8, not {encoding}: remove encoding")

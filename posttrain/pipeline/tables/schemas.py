@@ -310,10 +310,10 @@ def _kept_rules() -> list[pa.Check]:
 def _mask_rules() -> list[pa.Check]:
     mask = pl.col("mask")
     same = mask.list.len() == pl.col("completion_ids").list.len()
-    own = mask.list.first() & mask.list.last()
+    outer = mask.list.first() & mask.list.last()
     return [
         _rule("must be as long as completion_ids", "give one value per token", same),
-        _rule("must begin and end with a sampled token", "mark the tokens of the policy, and those alone", own),
+        _rule("must begin and end with a sampled token", "mark the tokens of the policy, and those alone", outer),
     ]
 
 

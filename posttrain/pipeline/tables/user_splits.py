@@ -130,12 +130,12 @@ def assign_source_splits(
 
 def _lost(read: ConvertedRows) -> list[str]:
     """Return how many rows of a source are not used, and why."""
-    found = [f"{rows_text(read.unwanted)} left out by `where`"] if read.unwanted else []
+    lines = [f"{rows_text(read.unwanted)} left out by `where`"] if read.unwanted else []
     if read.refused:
         first = read.refused[0]
         place = place_of(first.file, first.line)
-        found.append(f"{rows_text(len(read.refused))} cannot be used, the first: {place}: {first.reason}")
-    return found
+        lines.append(f"{rows_text(len(read.refused))} cannot be used, the first: {place}: {first.reason}")
+    return lines
 
 
 def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Log, *, tested: bool) -> pl.DataFrame:
@@ -144,10 +144,10 @@ def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Lo
     `tested`: the prompts of the same entry have their own test split. The column `fixed` marks rows whose split the
     source names itself.
     """
-    own = set(frame["split"])
-    if "test" in own and "test" not in SPLITS[kind]:
+    present = set(frame["split"])
+    if "test" in present and "test" not in SPLITS[kind]:
         tests = frame.filter(split="test").height
-        if "heldout" in own or tested:
+        if "heldout" in present or tested:
             frame = frame.filter(pl.col("split") != "test")
             why = "they are the test prompts" if tested else f"a {kind} table has none"
             log(f"{rows_text(tests)} of the test split left out: {why}")
@@ -155,9 +155,9 @@ def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Lo
             frame = frame.with_columns(pl.col("split").replace("test", "heldout"))
             log(f"the {rows_text(tests)} of the test split are now held-out: a {kind} table has no test split")
     train = frame.filter(split="train")
-    shares = split_shares(own, source, kind, tested=tested)
+    shares = split_shares(present, source, kind, tested=tested)
     split = splits_by_hash(train, kind, heldout_share=shares["heldout"], test_share=shares["test"])
-    hashed = any(shares.values()) or own <= {"train"}
+    hashed = any(shares.values()) or present <= {"train"}
     rest = [frame.filter(split=name).with_columns(fixed=pl.lit(True)) for name in ("heldout", "test")]
     whole = pl.concat([train.with_columns(split, fixed=pl.lit(not hashed)), *rest])
     table = whole.filter(pl.col("split").is_in(SPLITS[kind]))
@@ -169,12 +169,12 @@ def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Lo
     return table
 
 
-def split_shares(own: set[str], source: SplitOptions, kind: Kind, *, tested: bool) -> dict[Split, float]:
+def split_shares(present: set[str], source: SplitOptions, kind: Kind, *, tested: bool) -> dict[Split, float]:
     """Return the share of train that is taken by hash for each split."""
-    held_out = "heldout" in own or ("test" in own and not tested and "test" not in SPLITS[kind])
+    held_out = "heldout" in present or ("test" in present and not tested and "test" not in SPLITS[kind])
     return {
         "heldout": 0.0 if held_out else source.heldout_share,
-        "test": 0.0 if tested or "test" in own or kind == "corpus" else source.test_share,
+        "test": 0.0 if tested or "test" in present or kind == "corpus" else source.test_share,
     }
 
 
@@ -187,9 +187,9 @@ def agreeing(
     sources disagree, the strictest applies too, and the other rows are left out of the tables in `dropping`.
     """
     named = {kind: frame for kind, frame in tables.items() if "problem" in frame.columns}
-    found, wrong = dict(tables), [pl.DataFrame()]
+    result, wrong = dict(tables), [pl.DataFrame()]
     if not named:
-        return found, wrong[0]
+        return result, wrong[0]
     split = pl.col("split").cast(_STRICTNESS)
     rows = pl.concat([frame.select("problem", split, "fixed") for frame in named.values()])
     agreed = (
@@ -213,8 +213,8 @@ def agreeing(
             joined = joined.filter(~(away & pl.col("fixed")))
         wrong.append(joined.filter(away, "fixed").select("problem", "split", AGREED, *ORIGIN, kind=pl.lit(kind)))
         choice = pl.when("fixed").then("split").otherwise(pl.coalesce(AGREED, "split")).alias("split")
-        found[kind] = joined.with_columns(choice).drop(AGREED).filter(pl.col("split").is_in(SPLITS[kind]))
-    return found, pl.concat(wrong, how="diagonal")
+        result[kind] = joined.with_columns(choice).drop(AGREED).filter(pl.col("split").is_in(SPLITS[kind]))
+    return result, pl.concat(wrong, how="diagonal")
 
 
 def _chosen(split: pl.Expr) -> pl.Expr:
@@ -252,12 +252,12 @@ def check_splits(
 
 def _by_split(table: pl.DataFrame, kind: Kind) -> list[str]:
     """Return how many rows each split has, and whether its source or a share put them there."""
-    found = []
+    counts = []
     for split in SPLITS[kind]:
         for fixed, why in ((True, "as their source says"), (False, f"by {split}_share" if split != "train" else "")):
             if rows := table.filter(split=split, fixed=fixed).height:
-                found.append(f"{rows:,} {split}{f' ({why})' if why else ''}")
-    return found
+                counts.append(f"{rows:,} {split}{f' ({why})' if why else ''}")
+    return counts
 
 
 def rows_text(count: int) -> str:

@@ -79,8 +79,8 @@ def missing(trackers: Sequence[str]) -> list[str]:
             what, fix = why_unknown(TRACKERS, name)
             raise ParamsError(what=f"no tracker: {what}", where="posttrain track --to", fix=fix)
     needed = {name: getattr(TRACKERS[name], "package", None) for name in trackers}
-    found = {name: find_spec(package) for name, package in needed.items() if package}
-    return [name for name, spec in found.items() if spec is None or spec.origin is None]  # a folder has no origin
+    specs = {name: find_spec(package) for name, package in needed.items() if package}
+    return [name for name, spec in specs.items() if spec is None or spec.origin is None]  # a folder has no origin
 
 
 def _wait(threads: Sequence[Thread], stop: Event) -> None:
@@ -188,7 +188,7 @@ def grouped(name: str) -> str:
 def _mark(file: Path) -> tuple[int, ...]:
     """Return a value that changes whenever the file does."""
     try:
-        found = file.stat()
+        status = file.stat()
     except FileNotFoundError:
         return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

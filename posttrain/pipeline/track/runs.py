@@ -112,13 +112,13 @@ def curve(file: Path) -> list[dict[str, float]]:
     except FileNotFoundError:
         return []
     columns, *lines = [line.split(",") for line in text[: text.rfind("\n") + 1].splitlines()] or [[]]
-    found: list[dict[str, float]] = []
+    steps: list[dict[str, float]] = []
     for cells in lines:
         if len(cells) != len(columns):
             break
         row = {name: float(cell) for name, cell in zip(columns, cells, strict=True) if cell}
-        found.append({name: value for name, value in row.items() if math.isfinite(value)})
-    return found
+        steps.append({name: value for name, value in row.items() if math.isfinite(value)})
+    return steps
 
 
 def result_files(name: str) -> dict[str, Path]:
@@ -126,12 +126,12 @@ def result_files(name: str) -> dict[str, Path]:
 
     Runs that were evaluated on the same table share metric names, so that a tracker draws them together.
     """
-    found = {"train": metrics_path(name)}
+    files = {"train": metrics_path(name)}
     for label, policy in evaluated(read_yaml(PARAMS_FILE)).items():
         if policy.model == name:
-            place = policy.table if policy.table not in found else f"{policy.table}/{label}"
-            found[place] = Path("results") / label / "metrics.json"
-    return found
+            place = policy.table if policy.table not in files else f"{policy.table}/{label}"
+            files[place] = Path("results") / label / "metrics.json"
+    return files
 
 
 def figures(name: str) -> dict[str, float]:

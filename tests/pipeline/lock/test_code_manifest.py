@@ -76,7 +76,7 @@ def test_what_a_module_imports_belongs_to_it() -> None:
     library = Library()
     mine = library._closure(["mine"], set())
     assert {"mine", "inner", "inner.part"} == mine.keys()
-    assert library._own(["mine:reward", "posttrain.errors:x", "plain"]) == ["mine"]
+    assert library._user_modules(["mine:reward", "posttrain.errors:x", "plain"]) == ["mine"]
     found = library.closure("posttrain.errors")
     assert found["posttrain/errors.py"] == normalised(LIBRARY / "posttrain/errors.py")
     assert library._digests({"inner": library._outline("inner"), "inner.part": library._outline("inner.part")}) == {

@@ -91,9 +91,9 @@ class RunCheckpoints:
         if (made := read_maker(self.newest / STATE, "maker")) is None:
             return "damaged"
         now, accepted = stage_maker(self.output), read_maker(self.folder / ACCEPTED)
-        found = differences(made, now)
-        if found and (accepted is None or differences(accepted, now)):
-            return f"made with other code or packages: {', '.join(found[:5])}"
+        changes = differences(made, now)
+        if changes and (accepted is None or differences(accepted, now)):
+            return f"made with other code or packages: {', '.join(changes[:5])}"
         return "resumable"
 
 

@@ -121,13 +121,16 @@ def upgrade_project(mode: str) -> list[str]:
         lines += [f"{PINNED}: {describe_package(old)} -> {describe_package(new)}", *_stale()]
     for name, text in _current().items():
         file = Path(name)
-        found = file.read_text(encoding="utf-8") if file.is_file() else ""
-        found, artifacts = split_artifacts(found) if name == DVC_YAML else (found, "")  # which `promote` adds
+        present = file.read_text(encoding="utf-8") if file.is_file() else ""
+        present, artifacts = split_artifacts(present) if name == DVC_YAML else (present, "")  # which `promote` adds
         before = old.get("files", {}).get(name)
-        if found == text or before == _digest(text):  # the package's own did not change
+        if present == text or before == _digest(text):  # the package's own did not change
             continue
-        lines += ["", *difflib.unified_diff(found.splitlines(), text.splitlines(), name, f"{name} (new)", lineterm="")]
-        if found and _digest(found) != before:
+        lines += [
+            "",
+            *difflib.unified_diff(present.splitlines(), text.splitlines(), name, f"{name} (new)", lineterm=""),
+        ]
+        if present and _digest(present) != before:
             lines.append(f"You have edited {name}: it is left as it is. Take these changes over by hand")
         elif mode == "write":
             write_text(file, joined(text, artifacts))
@@ -151,8 +154,8 @@ def _stale() -> Iterator[str]:
 def _current() -> dict[str, str]:
     """Return the project files that the package determines. dvc.yaml is the checkout's, with other commands."""
     graph = STAGE_COMMAND.sub(r"posttrain run \1", _read("graph.yaml"))
-    own = {DVC_YAML: graph.replace(CHECKOUT, f"      - {PINNED}\n      - custom\n")}
-    return own | {name: _read(source) for name, source in OURS.items()}
+    files = {DVC_YAML: graph.replace(CHECKOUT, f"      - {PINNED}\n      - custom\n")}
+    return files | {name: _read(source) for name, source in OURS.items()}
 
 
 def _pin(folder: Path) -> None:

@@ -39,8 +39,8 @@ def run(arguments: Namespace) -> str:
     from posttrain.pipeline.commands.params.describe import describe, effective, named_run
     from posttrain.pipeline.params.params_file import GROUPS
 
-    if name is not None and (found := named_run(name)):
-        return effective(*found)
+    if name is not None and (run_key := named_run(name)):
+        return effective(*run_key)
     if name is None or name.partition(".")[0] in GROUPS:
         from posttrain.pipeline.lock.plugin_check import plugin_lines
 

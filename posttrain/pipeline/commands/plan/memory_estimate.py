@@ -284,10 +284,10 @@ def _add_sampling(
     prompt = _within(policy, prompt, params.max_tokens)
     rows = min(prompts * samples, params.rows)
     draw = draw_bytes(params.top_p, params.top_k)
-    kept, rest = decoding_bytes(
+    cache_bytes, rest = decoding_bytes(
         policy, rows, min(prompts, rows), prompt, params.max_tokens, bf16=runtime.bf16, draw=draw
     )
     held = demand.in_one_memory * (sum(demand.states.values()) - demand.once) + demand.once
     budget = FREE_SHARE * max(demand.free - held, 0)
     budget = budget if params.kv_gb is None else params.kv_gb * 1e9
-    demand.sampling = {"keys and values": min(kept, budget), "decoding": rest}
+    demand.sampling = {"keys and values": min(cache_bytes, budget), "decoding": rest}

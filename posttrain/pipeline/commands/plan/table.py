@@ -46,8 +46,8 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
     if prompt < 1:
         raise ParamsError(what=f"--prompt = {prompt}", where="plan", fix="Give at least 1")
     settings = read()
-    known = {f"{_kind(stage, own)}@{run}": (stage.group, run) for stage in STAGES if stage.group in GROUPS
-             for run, own in group_of(settings, stage.group).items()}  # fmt: skip
+    known = {f"{_kind(stage, run_settings)}@{run}": (stage.group, run) for stage in STAGES if stage.group in GROUPS
+             for run, run_settings in group_of(settings, stage.group).items()}  # fmt: skip
     chosen = [name for name in known if not stages or name in stages or name.partition("@")[0] in stages]
     families = {name.partition("@")[0] for name in known}
     for name in stages:
@@ -75,15 +75,15 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
     return "\n".join([*table, *notes, *unknown, NOTES.format(free=free, prompt=prompt, shared=shared)])
 
 
-def _row(name: str, found: Demand) -> tuple[str, ...]:
-    sampling, disk = found.sampling, (found.rollouts, found.checkpoints)
-    weights = found.states["weights"] + found.states.get("masters", 0.0)
-    which = "the first" if found.once else "each"
-    each = f", {which} of {found.processes} processes" if found.processes > 1 else ""
-    total = f"{format_size(found.total)}{each}{'' if found.fits else ' (!)'}"
+def _row(name: str, demand: Demand) -> tuple[str, ...]:
+    sampling, disk = demand.sampling, (demand.rollouts, demand.checkpoints)
+    weights = demand.states["weights"] + demand.states.get("masters", 0.0)
+    which = "the first" if demand.once else "each"
+    each = f", {which} of {demand.processes} processes" if demand.processes > 1 else ""
+    total = f"{format_size(demand.total)}{each}{'' if demand.fits else ' (!)'}"
     sizes = (
-        weights, found.states.get("moments", 0.0), sum(found.training.values()),
-        sampling.get("keys and values", 0.0), sampling.get("decoding", 0.0), found.heldout,
+        weights, demand.states.get("moments", 0.0), sum(demand.training.values()),
+        sampling.get("keys and values", 0.0), sampling.get("decoding", 0.0), demand.heldout,
     )  # fmt: skip
     return (name, total, _seconds(name), *map(_size, sizes), *map(_size, disk))
 

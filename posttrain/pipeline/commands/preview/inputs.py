@@ -67,8 +67,8 @@ def opened(table: str, model: str, turns: Trained | None, longest: int | None) -
             complete_tokenizer(folder, tokens, template, variables)
             if template:
                 ends = check_template(folder, tokens, template, scores=False)
-        own = settings.get("template") if "date" in settings else None
-        text = ChatText(load_tokenizer(tokens), str(folder), ends, settings.get("date", DATE), variables=own)
+        given_template = settings.get("template") if "date" in settings else None
+        text = ChatText(load_tokenizer(tokens), str(folder), ends, settings.get("date", DATE), variables=given_template)
         yield Subject(path, kind, str(folder), text, limits)
 
 
@@ -95,8 +95,8 @@ def _settings(model: str) -> Mapping[str, Any]:
     if model not in runs:
         return {}
     group, _, name = section_of(read(), model).rpartition(".")
-    found: dict[str, Any] = load_settings(group, name).model_dump()
-    return found
+    settings_of_run: dict[str, Any] = load_settings(group, name).model_dump()
+    return settings_of_run
 
 
 def _folder(asked: str) -> tuple[Path, str | None, Mapping[str, Any]]:

@@ -143,7 +143,7 @@ def _guards(candidate: EvaluatedPolicy, last: Promoted | None, force: str | None
     runs = evaluated(settings)
     same = {label: run for label, run in runs.items() if run.table == runs[candidate.policy].table}
     labels = {run.model: label for label, run in reversed(same.items())}
-    before = [group_of(settings, "evaluate.settings").get("reference"), candidate.own.get("start")]
+    before = [group_of(settings, "evaluate.settings").get("reference"), candidate.run_settings.get("start")]
     start = next((labels[str(model)] for model in before if str(model) in labels), None)
     others, lost = [], list[str]()
     try:
@@ -159,22 +159,23 @@ def _guards(candidate: EvaluatedPolicy, last: Promoted | None, force: str | None
         others, lost = [], [f"not tested ({error.what})"]
     gaps = [note for name in names for note in without_value([candidate, *others], name)]
     if not others and start is None:
-        found = [f"{', '.join(names)} cannot be tested: evaluate.policies has no model to compare with"]
-        fix = f"Add its start model ({candidate.own.get('start', 'none')}) to evaluate.policies, or use --force REASON"
+        findings = [f"{', '.join(names)} cannot be tested: evaluate.policies has no model to compare with"]
+        origin = candidate.run_settings.get("start", "none")
+        fix = f"Add its start model ({origin}) to evaluate.policies, or use --force REASON"
     else:
-        found = [note for note in untested([candidate, *others], names) if note.startswith("must_not_fall")]
-        mine = Setting(candidate.name, [candidate])
-        fell = [fall for other in others for fall in falls(mine, Setting(other.name, [other]), names)]
-        found += [str(fall) for fall in fell if fall.label == candidate.name]
+        findings = [note for note in untested([candidate, *others], names) if note.startswith("must_not_fall")]
+        ours = Setting(candidate.name, [candidate])
+        fell = [fall for other in others for fall in falls(ours, Setting(other.name, [other]), names)]
+        findings += [str(fall) for fall in fell if fall.label == candidate.name]
         fix = (
             f"`posttrain compare {candidate.policy} OTHER --metric NAME` shows it. To promote anyway, use --force "
             "REASON"
         )
-    if found and force is None:
-        raise PipelineError(what="; ".join(found), where=candidate.policy, fix=fix)
-    found, against = [*lost, *found], " and ".join(other.name for other in others)
+    if findings and force is None:
+        raise PipelineError(what="; ".join(findings), where=candidate.policy, fix=fix)
+    findings, against = [*lost, *findings], " and ".join(other.name for other in others)
     held = f"did not fall against {against}" if others else f"not tested, as {candidate.policy} is the reference itself"
-    told = [f"guard: {line}" for line in found] or [f"guards: {', '.join(names)} {held}"]
+    told = [f"guard: {line}" for line in findings] or [f"guards: {', '.join(names)} {held}"]
     return [*told, *(f"guard: {note}" for note in gaps)]
 
 
@@ -208,10 +209,10 @@ def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> st
     if finding.low > 0:
         return f"better by {shown}"
     if force is None:
-        found = "worse" if finding.high < 0 else "cannot tell"
+        verdict = "worse" if finding.high < 0 else "cannot tell"
         fix = (
             f"For details run `posttrain compare {candidate.policy} {shlex.quote(last.tag)} --policy {last.policy}`. "
             "To promote anyway, use --force REASON"
         )
-        raise PipelineError(what=f"not better than {last.tag}: {found}, {shown}", where=candidate.policy, fix=fix)
+        raise PipelineError(what=f"not better than {last.tag}: {verdict}, {shown}", where=candidate.policy, fix=fix)
     return f"not better: {shown}"

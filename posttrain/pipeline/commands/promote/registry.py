@@ -111,20 +111,20 @@ def _versions(artifact: str, *which: str) -> list[Any]:
 
 def _events(stage: str) -> list[Event]:
     """Return the tags of a stage in this project, from the first to the last."""
-    found = []
+    events = []
     former = re.compile(rf"{FORMER}/{re.escape(stage)}/(\d+)")
     project = _in_project("")
     for line in git("for-each-ref", f"--format={_LAYOUT}", "refs/tags").splitlines():
         tag, time, commit = line.split(" ")
         if old := former.fullmatch(tag):
-            found.append(Event(int(time or 0), int(old[1]), False, tag, "", commit))
+            events.append(Event(int(time or 0), int(old[1]), False, tag, "", commit))
             continue
         known = _parsed(tag)
         # GTO and DVC do not read tags without a message; those of other folders belong to other projects
         if commit and known.get("stage") == stage and known["name"].rpartition(":")[0] == project.rpartition(":")[0]:
             ends = known["action"] is Action.UNASSIGN
-            found.append(Event(int(time), known.get("counter", 0), ends, tag, known["name"], commit))
-    return sorted(found)
+            events.append(Event(int(time), known.get("counter", 0), ends, tag, known["name"], commit))
+    return sorted(events)
 
 
 def _parsed(tag: str) -> dict[str, Any]:

@@ -98,14 +98,14 @@ def export(name: str, format_: str, file: str, dtype: Dtype) -> str:
     return exporter.write(Path("models") / model, model, conversations, place, dtype)
 
 
-def left_over(found: Collection[str], new: Collection[str]) -> list[str]:
+def left_over(present: Collection[str], new: Collection[str]) -> list[str]:
     """Return files of an earlier model in a repository that loaders would mix up with the new model.
 
     Other files and folders stay.
     """
     return sorted(
         name
-        for name in set(found) - set(new)
+        for name in set(present) - set(new)
         if any(name.count("/") == pattern.count("/") and fnmatchcase(name, pattern) for pattern in MANAGED)
     )
 

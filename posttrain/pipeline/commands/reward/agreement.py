@@ -28,8 +28,8 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
     if not isinstance(given, Mapping):
         fix = "Give the key of a judge in params.yaml, e.g. online.runs.grpo.reward.judge"
         raise ParamsError(what="this is not a judge", where=judge, fix=fix)
-    own = {name: value for name, value in given.items() if name not in TERM_KEYS}
-    asked = LanguageJudge(check(JudgeOptions, own, where=judge, file=PARAMS_FILE), judge)
+    options = {name: value for name, value in given.items() if name not in TERM_KEYS}
+    asked = LanguageJudge(check(JudgeOptions, options, where=judge, file=PARAMS_FILE), judge)
     labelled = _labelled(table, reward, rows)
     if not labelled:
         what, fix = "no row has a text and a label", f"Give feedback, or rollouts scored by the reward '{reward}'"
@@ -45,12 +45,12 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
     labels, verdicts = [label for label, _ in known], [verdict for _, verdict in known]
     try:
         value, low, high = kappa(labels, verdicts, [rollout.prompt.problem for rollout, _, _ in scored])
-        found = f"kappa {value:.3f} [{low:.3f}, {high:.3f}]"
+        result = f"kappa {value:.3f} [{low:.3f}, {high:.3f}]"
     except ValueError as error:
-        found = f"no kappa ({error})"
+        result = f"no kappa ({error})"
     equal = sum(label == verdict for label, verdict in known) / len(known)
     lines = [
-        f"{found} on {len(known)} rows of {table}: {equal:.1%} agree",
+        f"{result} on {len(known)} rows of {table}: {equal:.1%} agree",
         f"labels: {sum(labels)} right; verdicts of {threshold:g} or more: {sum(verdicts)}",
         *(f"left out: {times} ({why})" for why, times in lost.most_common(3)),
         ", ".join(f"{name} {number:,.6g}" for name, number in asked.counts().items()),
