@@ -28,7 +28,7 @@ def counts(text: str) -> list[int]:
 
 
 def seconds(text: str) -> float:
-    """Return a finite number of seconds >= 1. Less would be a typing error."""
+    """Return a finite number of seconds >= 1. Smaller numbers are probably typing errors."""
     try:
         value = float(text)
     except ValueError:

@@ -114,7 +114,7 @@ def publish_sweep(root: Path, name: str, measured: Sequence[str]) -> None:
 
 
 def safe_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows whose texts are safe in Prefect's UI. Settings and names may contain marks that reverse a line."""
+    """Return rows with texts that are safe in Prefect's UI, because names may contain marks that reverse a line."""
     return [
         {escaped(key): escaped(cell) if isinstance(cell, str) else cell for key, cell in row.items()} for row in rows
     ]

@@ -19,7 +19,7 @@ Snapshot = dict[Path, tuple[int, int]]
 
 
 def project_path(root: Path, folder: Path) -> Path:
-    """Return a folder's path in the project, which is equal in every clone; outside of it, the absolute path."""
+    """Return a folder's path relative to the project, equal in every clone; outside the project, the absolute path."""
     for place in (Path(os.path.abspath(folder)), folder.resolve()):
         if place.is_relative_to(root):
             return place.relative_to(root)

@@ -1,4 +1,4 @@
-"""`posttrain flow [TARGET ...]`: run the stages of dvc.yaml as Prefect tasks. DVC decides which are up to date."""
+"""`posttrain flow [TARGET ...]`: run the stages of dvc.yaml as Prefect tasks. DVC decides which of them run."""
 
 from __future__ import annotations
 

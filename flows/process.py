@@ -55,7 +55,7 @@ class Command:
 
 
 class Lines:
-    """Splits a byte stream into lines. A carriage return also ends a line, so that progress bars are shown."""
+    """Splits a byte stream into lines. A carriage return ends a line too, so that progress bars appear."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode

@@ -55,7 +55,7 @@ _SETTINGS = {
 
 
 def prepare(root: Path) -> Path:
-    """Set Prefect's environment unless the user has. Call it before importing Prefect. Return PREFECT_HOME."""
+    """Set Prefect's environment variables that are not set. Call it before importing Prefect. Return PREFECT_HOME."""
     for name, value in {**_SETTINGS, **_retention()}.items():
         os.environ.setdefault(name, value)
     home = Path(os.environ.setdefault("PREFECT_HOME", str(root / ".prefect")))

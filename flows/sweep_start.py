@@ -1,4 +1,4 @@
-"""The start of every experiment in a sweep: the workspace as it was when the sweep began, in a separate clone."""
+"""The start of every experiment in a sweep: the workspace's state at the start of the sweep, in a separate clone."""
 
 from __future__ import annotations
 

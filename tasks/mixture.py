@@ -53,7 +53,7 @@ class MixtureParams(Counts):
         return parts
 
     def shares(self, kind: Kind, split: Split) -> dict[str, int]:
-        """Return each part's number of rows in a split: whole numbers that add up, close to the weights."""
+        """Return each part's number of rows in a split, close to the weights and with the right sum."""
         weights = {name: part.weight for name, part in self.parts.items() if split in part.splits}
         size, total, before = self.sizes()[kind][split], sum(weights.values()), 0.0
         edges = [0]

@@ -48,7 +48,7 @@ def place_of(file: Path) -> Path | None:
 
 
 def stage(name: str) -> ModuleType:
-    """Import a stage. It sets the CPU's instruction set, so import it before torch."""
+    """Import a stage, which sets the CPU's instruction set. Call this before importing torch."""
     return _imported(f"{STAGES}.{name}")
 
 

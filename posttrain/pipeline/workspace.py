@@ -72,7 +72,7 @@ def lock_stage(name: str) -> None:
 
 
 def remove_committed() -> None:
-    """Remove the checkpoints of finished runs that DVC has recorded, i.e. whose plot's digest is in dvc.lock."""
+    """Remove checkpoints of finished runs that DVC has recorded: the digest of their plot is in dvc.lock."""
     with contextlib.suppress(OSError):  # another stage that starts now may remove the same ones
         marks = {mark: mark.read_text(encoding="utf-8") for mark in checkpoint_path("").rglob(DONE)}
         recorded = Path("dvc.lock").read_text(encoding="utf-8") if marks else ""

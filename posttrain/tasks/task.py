@@ -28,7 +28,7 @@ def one_turn(rollout: Rollout) -> None:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class Generator:
-    """Makes the tables of a task from parameters. It may leave out `id` and the columns in `OMITTED`."""
+    """Makes the tables of a task from parameters. The tables may omit `id` and the columns in `OMITTED`."""
 
     params: type[Params]
     kinds: tuple[Kind, ...]

@@ -1,4 +1,4 @@
-"""Prompts with instructions, drawn from a seed, and a demonstration of each that follows all of them."""
+"""Prompts with instructions, drawn from a seed, and for each prompt a demonstration that follows all instructions."""
 
 from __future__ import annotations
 

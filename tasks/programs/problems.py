@@ -92,7 +92,7 @@ FORMS: Final[dict[ProblemKind, tuple[Form, ...]]] = {
 
 @cache
 def steps(kind: ProblemKind, largest: int) -> list[Step]:
-    """Return every step on a value of a kind, with numbers from 2 to `largest`."""
+    """Return all possible steps on a value of a kind, with numbers from 2 to `largest`."""
     return [
         Step(words.format(n=number, word=number), line.format(n=number, word=number), does, number)
         for words, line, does in FORMS[kind]

@@ -1,4 +1,4 @@
-"""The task `calculator`: products that a tiny model cannot compute, and a tool that can.
+"""The task `calculator`: products that a tiny model cannot compute, and a tool that computes them.
 
 The policy writes `calc 47*86`, the tool's turn is `4042`, and the answer follows: `#### 4042`.
 """

@@ -32,7 +32,7 @@ _COMPARISONS: Final = (
 
 
 def question(rng: random.Random, problem: Problem) -> str:
-    """Return the problem in words. The text contains its numbers in order, and no others."""
+    """Return the problem in words. The text contains exactly these numbers, in order."""
     name, other = rng.sample(_NAMES, 2)
     words = {"name": name, "other": other, "things": rng.choice(_THINGS), "holders": rng.choice(_HOLDERS)}
     first, second = (_verb(rng, step) for step in problem.steps)

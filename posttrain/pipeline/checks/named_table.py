@@ -1,4 +1,4 @@
-"""Find the file of a table that a command names, or suggest the stage that makes it or another name."""
+"""Find the file of a table in a command, or suggest the stage that makes it or a similar name."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class RunOutputs:
                     self.tables |= dict.fromkeys(_tables(stage.group, name, run), where)
 
     def unknown(self, where: str, params: Any) -> Iterator[str]:
-        """Yield a line for each slot of the run whose name no run makes."""
+        """Yield a line for each slot of the run that names an output of no run."""
         named = slots(type(params))
         for slot, extra in named.items():
             name = getattr(params, slot)

@@ -1,4 +1,4 @@
-"""The command line: the overview of all commands, and the arguments of the chosen one."""
+"""The command line: the overview of all commands, and the arguments of the chosen command."""
 
 from __future__ import annotations
 

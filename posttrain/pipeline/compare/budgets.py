@@ -75,7 +75,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def used(policy: EvaluatedPolicy, budget: Budget) -> Floats | None:
-    """Return the budget that a training had used after each step; None if unknown."""
+    """Return the used budget of a training after each step; None if unknown."""
     rows = len(policy.curve.get("step", ()))
     # the last row may be an evaluation after the last step
     steps = sum(loss is not None for loss in policy.curve["loss"]) if "loss" in policy.curve else rows

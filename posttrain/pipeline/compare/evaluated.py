@@ -114,7 +114,7 @@ def evaluated_policy(
     settings: Mapping[str, Any],
     score: Score,
 ) -> EvaluatedPolicy:
-    """Return a policy with its rollouts. `settings`: the complete params.yaml that it was made with."""
+    """Return a policy with its rollouts. `settings`: the complete params.yaml of its training."""
     scores, (parts, failed) = prompt_scores(rollouts, score), prompt_parts(rollouts, score)
     plot = folder / plot_path(model)
     return EvaluatedPolicy(

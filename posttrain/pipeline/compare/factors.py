@@ -29,7 +29,7 @@ def is_seed(key: str) -> bool:
 
 
 def differing(flats: Sequence[Flat]) -> list[str]:
-    """Return the keys in which flat settings differ, without seeds, in the file's order."""
+    """Return the keys that differ between flat settings, without seeds, in the file's order."""
     keys = dict.fromkeys(key for flat in flats for key in flat)
     return [key for key in keys if not is_seed(key) and len({flat.get(key) for flat in flats}) > 1]
 

@@ -48,7 +48,7 @@ class Moved:
 
 
 def scored_rows(rollouts: pl.DataFrame) -> pl.DataFrame:
-    """Return key, id, prompt, end of the completion and score of each row; empty for tables without completions.
+    """Return each row's key, id, prompt, end of completion, and score; empty for tables without completions.
 
     The key is the same for the same completion of the same prompt, whatever the policy is called.
     """

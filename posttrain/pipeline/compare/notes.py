@@ -35,7 +35,7 @@ def readable(settings: Sequence[Setting]) -> tuple[list[Setting], list[str]]:
 
 
 def few_seeds(names: Sequence[str]) -> list[str]:
-    """Return a warning about settings or questions with two seeds, which hardly show the variance."""
+    """Return a warning about settings or questions with two seeds, because two seeds hardly show the variance."""
     more = f" and {len(names) - MOST} more" * (len(names) > MOST)
     fix = "Two seeds can show only large differences. Run three to five"
     return [f"2 seeds: {joined(list(names[:MOST]))}{more}. {fix}"] if names else []

@@ -51,7 +51,7 @@ def is_readable(rollouts: pl.DataFrame, score: Score) -> bool:
 
 
 def tested(scored: Sequence[Floats], pairs: Sequence[tuple[int, int]]) -> list[Finding]:
-    """Return first minus second for each pair of settings, each [seeds, prompts]. Shares differ by at most 1.
+    """Return first minus second for each pair of settings, as [seeds, prompts] each. Shares differ by at most 1.
 
     A pair is tested on the prompts with a score in all trainings of both.
     """
@@ -80,7 +80,7 @@ def _difference(left_SP: Floats, right_SP: Floats) -> Difference:
 
 
 def against(reference: pl.DataFrame, others: Mapping[str, pl.DataFrame]) -> dict[str, Finding]:
-    """Return each policy minus the reference, by rollouts; without policies that have no readable answer."""
+    """Return each policy minus the reference, from rollouts. Policies without readable answers are left out."""
     readable = {name: rollouts for name, rollouts in others.items() if is_readable(rollouts, "sampled")}
     if not readable or not is_readable(reference, "sampled"):
         return {}

@@ -94,7 +94,7 @@ def difference(left_SP: Floats, right_SP: Floats, seed: int = 0) -> Difference:
 def paired(
     apart_NP: Floats, weight_N: Floats, within: float, variance: float, freedom: int, seed: int = 0
 ) -> Difference:
-    """Return the weighted mean of paired differences, [pairs, prompts], left minus right of two trainings each.
+    """Return the weighted mean of paired differences [pairs, prompts]: left minus right for each pair of trainings.
 
     All pairs share the prompts, which are resampled jointly. The trainings' error is drawn from Student's t with
     `variance` and `freedom`. `within`: the part of the variance that lies within a pair and a prompt, which both terms

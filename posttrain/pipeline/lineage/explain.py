@@ -1,4 +1,4 @@
-"""`posttrain why WHAT`: trace a number back to its sources, a row both ways, a source forwards."""
+"""`posttrain why WHAT`: trace a number back to its sources, a row in both directions, and a source forwards."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def require_kept(where: str, overrides: Iterable[Mapping[str, Any]] = (), more: 
 
 
 def kept_note() -> str:
-    """Return a note for `posttrain check`; empty if all inputs are kept, or without a repository or a commit."""
+    """Return a note for `posttrain check`; empty if all inputs are stored, or without a repository or a commit."""
     if git_or_none("rev-parse", "--verify", "HEAD") is None:
         return ""
     try:
@@ -133,7 +133,7 @@ def _overlapping(paths: Iterable[PurePosixPath], others: Collection[PurePosixPat
 
 
 def tracked_by_dvc() -> Iterator[tuple[PurePosixPath, tuple[str, bool]]]:
-    """Yield the outputs of stages and the paths of `dvc add`: each digest, and whether it was added."""
+    """Yield outputs of stages and paths of `dvc add`, each with its digest and True if `dvc add` added it."""
     lock = Path(LOCK)
     entries = lock_stages(lock.read_bytes(), LOCK) if lock.is_file() else {}
     for out in (out for entry in entries.values() for out in entry.get("outs") or ()):

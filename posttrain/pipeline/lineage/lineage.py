@@ -1,4 +1,4 @@
-"""Read from dvc.lock what an output was made from: settings, tables, models, code and versions, back to the sources."""
+"""Read the origin of an output from dvc.lock: settings, tables, models, code and versions, back to the sources."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Lineage:
         return next((self._outs[place] for place in (path, *map(str, Path(path).parents)) if place in self._outs), None)
 
     def output(self, path: str) -> Node:
-        """Return a file or folder that a stage made, with everything it was made from."""
+        """Return a file or folder that a stage made, with all its inputs back to the sources."""
         return self._output(path, self._recorded_digest(path), set())
 
     def stage(self, name: str) -> Node:

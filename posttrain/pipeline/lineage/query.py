@@ -46,7 +46,7 @@ class Query:
 
     @cached_property
     def json_patterns(self) -> list[str]:
-        """The patterns for a table row as JSON. A cell may itself contain JSON."""
+        """The patterns for a table row as JSON. A cell may contain JSON."""
         once = [_inner(text) for text in self.texts]
         return list(dict.fromkeys([*(f'"{row_id}"' for row_id in self.ids), *once, *map(_inner, once)]))
 

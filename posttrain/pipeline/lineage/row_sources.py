@@ -1,4 +1,4 @@
-"""Look up a row by its id: its contents, the source row that it came from, and where it was used."""
+"""Look up a row by its id: its contents, its source row, and its uses."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def table_rows(query: Query, files: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def workspace_files(root: Path, aside: Path) -> Iterator[Path]:
-    """Yield every file of the workspace except git's, environments', and DVC's cache, which is searched separately."""
+    """Yield every file of the workspace except files of git, environments, and DVC's cache (searched separately)."""
     for here, folders, files in os.walk(root):
         folders[:] = sorted(
             name

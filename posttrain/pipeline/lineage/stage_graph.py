@@ -86,7 +86,7 @@ class StageGraph:
         return self.starts.get(name) or max(self.inputs[name], key=lambda one: self.depth[one])
 
     def outline(self) -> str:
-        """Return the graph as an outline: each stage below the one it starts from, with its further inputs."""
+        """Return the graph as an outline: each stage below its start stage, with its further inputs."""
         below: dict[str | None, list[str]] = {}
         for name in self.inputs:
             below.setdefault(self.parent(name), []).append(name)

@@ -16,7 +16,7 @@ LISTED = 6
 
 
 def user_text(settings: Settings) -> list[Path]:
-    """Return existing files and folders that contain it: sources under DVC, tables, completions, the report."""
+    """Return existing files and folders that contain the user's text: sources, tables, completions, the report."""
     runs = {run for group in _GIVEN for run in group_of(settings, group)}
     derived = {name: run for stage in STAGES if stage.derives for name, run in group_of(settings, stage.group).items()}
     for _ in derived:  # a table may be made of one that is made of the user's
@@ -43,7 +43,7 @@ def user_text(settings: Settings) -> list[Path]:
 
 
 def push_notes(settings: Settings) -> Iterator[str]:
-    """Yield a line for each DVC remote about the user's text that a push would send there."""
+    """Yield a line for each DVC remote that lists the user's text a push would send there."""
     urls = remotes()
     held = [f"{path} ({format_size(_size(path))})" for path in user_text(settings)] if urls else []
     if held:

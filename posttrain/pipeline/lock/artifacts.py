@@ -32,7 +32,7 @@ def joined(graph: str, artifacts: str) -> str:
 
 
 def require_artifact(name: str, path: str) -> None:
-    """Add a model to the artifacts of dvc.yaml if it is not there, and raise, since the entry has to be committed."""
+    """Add a model to the artifacts of dvc.yaml if it is missing, and raise then, because it must be committed."""
     entry = _entries(read_yaml(DVC_YAML)).get(name)
     if isinstance(entry, dict) and entry.get("path") == path:
         return

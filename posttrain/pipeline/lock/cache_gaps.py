@@ -21,7 +21,7 @@ Out = Mapping[str, Any]
 
 
 def gaps(root: Path, pipeline: Pipeline, lock: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Out]]:
-    """Yield stage and output for each recorded output with an object missing in DVC's cache."""
+    """Yield stage and output for each recorded output that is incomplete in DVC's cache."""
     cache = cache_folder(root)
     for name, stage in pipeline.stages.items():
         for out in lock.get(name, {}).get("outs", ()):
@@ -39,7 +39,7 @@ def gap_words(root: Path, pipeline: Pipeline, lock: Mapping[str, Mapping[str, An
 
 
 def fill(root: Path) -> list[str]:
-    """Copy intact outputs of the workspace into DVC's cache where it lacks them. Return a line if it did."""
+    """Copy intact outputs of the workspace into DVC's cache if they are missing there. Return a line about it."""
     digests, cache, copied = Digests(root), cache_folder(root), dict[str, int]()
     with dvc_lock(root):
         for name, out in gaps(root, Pipeline(root), read_lock(root)):

@@ -34,7 +34,7 @@ LAST: Final[Span] = ((sys.maxsize, 0), (sys.maxsize, 0))
 
 @dataclass(frozen=True)
 class Outline:
-    """The analysis of a file: the digest of its code, its imports, and which rows of listings it uses."""
+    """The analysis of a file: the digest of its code, its imports, and the rows of listings that it uses."""
 
     digest: str
     imports: list[str]

@@ -56,7 +56,7 @@ class Inputs:
         self.code = _Running(declared) if str(code_path(declared.name)) in declared.deps else None
 
     def confirm(self) -> None:
-        """Raise if an input has changed. Only files that were written since are read again."""
+        """Raise if an input has changed. Only files written after the start are read again."""
         for path, marks in self._marks.items():
             present = self._digests.marks(path)
             if present != marks and self._digests.of(path) != self.digests[path]:
@@ -177,7 +177,7 @@ def watch_code() -> None:
 
 
 def fix(stage: str) -> None:
-    """Record the inputs of a stage that starts now, by DVC's stage name if DVC started it."""
+    """Record the inputs of a stage at its start, under DVC's stage name if DVC started it."""
     check_installed()
     address = os.environ.get("DVC_STAGE", "")
     file, _, name = (address or stage).rpartition(":")  # recipes/a/dvc.yaml:sft, or sft of the dvc.yaml of this folder

@@ -64,7 +64,7 @@ def lacks_plugins() -> bool:
 
 
 def missing_in(file: Path) -> dict[str, str]:
-    """Return distribution -> version and digest, for plugins in a file that are not installed."""
+    """Return distribution -> version and digest, for plugins listed in a file but not installed."""
     return {name: made for name, made in _named(file).items() if not _installed(name)}
 
 

@@ -1,4 +1,4 @@
-"""Find why a stage must run, from dvc.lock, params.yaml and the files, without DVC and without waiting for it."""
+"""Find the reasons why a stage must run, from dvc.lock, params.yaml and files, without running DVC."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Reasons:
         return Library()
 
     def keep(self) -> None:
-        """Store what was read from the code, and the digests of files, for the next process."""
+        """Store the parsed code and the digests of files for the next process."""
         self._library.outlines.keep()
         self._digests.keep()
 

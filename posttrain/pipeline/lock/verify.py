@@ -49,7 +49,7 @@ def repair(root: Path) -> str:
 
 
 def verify(root: Path) -> str:
-    """Read everything that DVC has cached and recorded. Damaged files are removed, or restored from the workspace."""
+    """Read all files that DVC has cached or recorded. Remove damaged files, or restore them from the workspace."""
     lines = [line for line in repair(root).splitlines() if line]
     (root / DIGESTS_FILE).unlink(missing_ok=True)
     cache = cache_folder(root)

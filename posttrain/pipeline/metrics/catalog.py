@@ -1,4 +1,4 @@
-"""The catalogue of metrics by stage and name: for the page, the docs, `posttrain params metrics` and trackers."""
+"""The catalogue of metrics by stage and name, used by the page, the docs, `posttrain params metrics` and trackers."""
 
 from __future__ import annotations
 

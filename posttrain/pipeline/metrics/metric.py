@@ -46,7 +46,7 @@ class Metric:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """A regular expression that matches its names. The ends of an interval share the entry of their metric."""
+        """A regular expression that matches the metric's names, including the ends of its interval."""
         names = "|".join(re.escape(name).replace("NAME", ".+").replace("_K", r"_\d+") for name in self.names)
         return re.compile(f"(?:{names})(?:_low|_high)?")
 

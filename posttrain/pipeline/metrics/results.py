@@ -1,4 +1,4 @@
-"""Metrics of evaluations, and of the files that training stages write at their end."""
+"""Metrics of evaluations, and metrics that training stages write at their end."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def _runs_that_make(settings: Settings, *makes: str) -> dict[str, Settings]:
 
 
 def models_of_set(settings: Settings, model: str, outer: tuple[str, ...] = ()) -> list[str]:
-    """Return the models of a set in `reward.sets`, or a single model itself. `outer`: the sets that contain it."""
+    """Return the models of a set in `reward.sets`, or just the given model. `outer`: the sets that contain it."""
     sets = group_of(settings, "reward.sets") if model.startswith("reward/") and model not in outer else {}
     members = sets.get(model.removeprefix("reward/"))
     slots = members.values() if isinstance(members, Mapping) else ()

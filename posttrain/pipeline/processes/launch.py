@@ -63,7 +63,7 @@ class _Run:
         """Held by the one thread that reports why the run ends."""
 
     def watch(self) -> None:
-        """Report the death of a process, even if the main thread would wait for it for hours."""
+        """Report the death of a process, even while the main thread waits for that process."""
         while not self.deaths():
             if self.over.wait(POLL_S):
                 return

@@ -14,7 +14,7 @@ DIGITS = 5
 
 
 def thinned(columns: dict[str, Column], points: int) -> tuple[dict[str, Column], int]:
-    """Return at most `points` points, each the mean of equally many steps, and that number of steps."""
+    """Return at most `points` points, each the mean of n steps, and n."""
     steps = max((len(column) for column in columns.values()), default=0)
     each = max(1, math.ceil(steps / points))
     thin = {

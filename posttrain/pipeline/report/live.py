@@ -57,7 +57,7 @@ class LivePage:
     _due: float = 0.0
 
     def renew(self) -> None:
-        """Make the page again if enough time has passed and a file has changed."""
+        """Rebuild the page if enough time has passed and a file has changed."""
         begun = time.monotonic()
         if begun < self._due:
             return

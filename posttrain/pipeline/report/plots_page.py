@@ -1,4 +1,4 @@
-"""Make `dvc plots show` work without a network: a page for DVC to fill, with vega's scripts inside."""
+"""Make `dvc plots show` work without a network, with a page template that contains vega's scripts."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Policy:
 
 
 def read_policies(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[Policy], dict[str, str]]:
-    """Return the policies that were evaluated on the same prompts, and label -> error for the others."""
+    """Return the policies evaluated on the same prompts, and label -> error for the other policies."""
     readable: list[Policy] = []
     errors: dict[str, str] = dict(not_current)
     digests = output_digests()

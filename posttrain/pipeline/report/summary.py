@@ -91,7 +91,7 @@ def to_json(
     tasks: Mapping[str, str],
     members: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Return policies, reward models and the main table as JSON: lists of rows with equal keys for DVC's plots.
+    """Return policies, reward models and the main table as JSON, in lists of rows with equal keys for DVC's plots.
 
     `settings`: the rows of the table. `tasks`: of policies and settings. `members`: the policies of a setting.
     """

@@ -66,7 +66,7 @@ class EvaluationStage(CompletionsStage[E]):
         return self.judged_of(self.sampled() if completions is None else completions)
 
     def judged_of(self, completions: SampledCompletions) -> SampledCompletions:
-        """Return the completions in `found` whose prompts the rewards can judge."""
+        """Return the completions whose prompts the rewards can judge."""
         with hide_stderr(self.params.completions):
             prompts = judged_prompts(self.params.reward, completions.prompts, str(self.table))
         if self.params.completions == "none" and len(prompts) < len(completions.prompts):

@@ -29,7 +29,7 @@ OFFLINE = Algorithms((POLICY_ROWS, lambda _: OfflineRun))
 
 
 def need_tokens(source: Any, where: str) -> None:
-    """Reject a run that does not store all its rollouts, or whose tokenizer is unknown."""
+    """Reject a run that does not store all its rollouts, and a run with an unknown tokenizer."""
     if (stored := getattr(source, "rollouts", "full")) != "full":
         what = f"the run has rollouts: {stored}, but the tokens of all rollouts are needed"
         raise ParamsError(what=what, where=where, fix="Set rollouts: full there")

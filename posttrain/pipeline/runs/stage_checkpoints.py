@@ -1,4 +1,4 @@
-"""The checkpoints of a stage. Its parameters and inputs identify them; resuming after code changes needs consent.
+"""The checkpoints of a stage. Parameters and inputs identify them. Resuming after code changes needs consent.
 
 Each checkpoint records the code, packages and CPU instructions that made it.
 """

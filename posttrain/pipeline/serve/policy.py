@@ -62,7 +62,7 @@ class Answers:
 
 
 class Scored(NamedTuple):
-    """The log-probs of a text's tokens: of the likeliest tokens at each position, and of the token itself."""
+    """The log-probs at each position of a text, for the likeliest tokens and for the text's token."""
 
     likeliest: Sequence[Mapping[int, float]]
     """For each token except the first: id -> log-prob, the likeliest first."""

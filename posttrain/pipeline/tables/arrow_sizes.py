@@ -41,7 +41,7 @@ def unpacked_sizes(stream: BinaryIO, start: int) -> Iterator[int]:
 
 
 def shared_size(array: pa.Array) -> int:
-    """Return the bytes of an array's values. Values that rows share are counted for each row."""
+    """Return the bytes of an array's values. Values shared by rows are counted once per row."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         lengths = _lengths(array.dictionary)

@@ -1,4 +1,4 @@
-"""Find the files of a path and the split of each. Files outside the workspace are not opened."""
+"""Find the files of a path and the split of each file, without opening files outside the workspace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FileFinder:
     ignored: list[str] = field(default_factory=list)
 
     def find(self, path: str, root: Path, names: Collection[str]) -> Parts:
-        """Return the files at `path` in `root` by split. `names`: split names in addition to the common ones."""
+        """Return the files at `path` in `root` by split. `names`: additional split names."""
         place = root / path
         if not self.outside_workspace and not Path(os.path.abspath(place)).is_relative_to(os.path.abspath(root)):
             fix = "Use a file or folder in the workspace, or set outside_workspace: true"

@@ -139,7 +139,7 @@ def _lost(read: ConvertedRows) -> list[str]:
 
 
 def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Log, *, tested: bool) -> pl.DataFrame:
-    """Return the rows with all splits of this kind of table. Missing splits are taken from train by hash.
+    """Return the rows with all splits of this kind of table. Rows of missing splits come from train, by hash.
 
     `tested`: the prompts of the same entry have their own test split. The column `fixed` marks rows whose split the
     source names itself.
@@ -181,7 +181,7 @@ def split_shares(present: set[str], source: SplitOptions, kind: Kind, *, tested:
 def agreeing(
     tables: Mapping[Kind, pl.DataFrame], dropping: Collection[Kind], log: Callable[[Kind, str], None]
 ) -> tuple[dict[Kind, pl.DataFrame], pl.DataFrame]:
-    """Return the tables with each problem in one split, and rows (`kind`, `file`, `line`, ...) whose sources differ.
+    """Return the tables with each problem in one split, and rows (`kind`, `file`, `line`, ...) with conflicting splits.
 
     A split that a source names applies in all tables. If none is named, the strictest applies: test, then heldout. If
     sources disagree, the strictest applies too, and the other rows are left out of the tables in `dropping`.
@@ -224,7 +224,7 @@ def _chosen(split: pl.Expr) -> pl.Expr:
 def check_splits(
     table: pl.DataFrame, source: SplitOptions, kind: Kind, where: str, count: int, notes: Sequence[str]
 ) -> None:
-    """Reject a table without training rows, or without rows of a split that has a share.
+    """Reject a table without training rows, or without rows in a split with a share above 0.
 
     `count`: the number of rows that were read. `notes`: which of them were left out or moved, and why.
     """

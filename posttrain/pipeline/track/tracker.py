@@ -18,7 +18,7 @@ Table = Sequence[Mapping[str, str | float | bool | None]]
 
 
 class Tracker(Protocol):
-    """One run at one tracker. Pushing a run again uses the same id and adds nothing twice."""
+    """One run at one tracker. Pushing a run again uses the same id and adds only new data."""
 
     def start(self, project: str, run: TrackedRun) -> int:
         """Create or reopen the run. Return its first missing step."""

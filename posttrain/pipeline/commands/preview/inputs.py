@@ -48,7 +48,7 @@ class Subject:
 
 @contextlib.contextmanager
 def opened(table: str, model: str, turns: Trained | None, longest: int | None) -> Iterator[Subject]:
-    """Yield `NAME/KIND` or a file with a model: a folder, one under models/ or the start of a run that has not run."""
+    """Yield a table (`NAME/KIND` or a file) with a model: a folder, one under models/, or an untrained run's start."""
     path, kind = _table(table)
     settings = _settings(model)
     folder, template, variables = _folder(model)

@@ -38,7 +38,7 @@ class Event:
 
 
 def artifact_of(policy: str) -> str:
-    """Return a policy's name in the registry. In a subfolder of the git repository it is FOLDER:POLICY."""
+    """Return a policy's name in the registry: POLICY, or FOLDER:POLICY in a subfolder of the git repository."""
     name = _in_project(policy)
     if not (name_re.fullmatch(policy) and fullname_re.fullmatch(name)):
         fix = "Rename it in evaluate.policies with letters, digits, and _ or - inside the name. Then run `dvc repro`"

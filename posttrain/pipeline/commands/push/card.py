@@ -59,7 +59,7 @@ def card(label: str, model: str, title: str, base: HubModel | None = None) -> st
 
 
 def head(stages: list[str], lock: Mapping[str, Any], base: HubModel | None) -> Iterator[str]:
-    """Yield the card's metadata: the loading library, and the Hub model that it belongs to or started from."""
+    """Yield the card's metadata: the loading library, and the Hub model that is its base or its start."""
     yield from ("---", f"library_name: {'peft' if base else 'transformers'}", "tags: [posttrain]")
     hub = [value for stage in stages if stage.startswith("base_hub@") for value in _settings(lock[stage]).values()]
     named = [value["name"] for value in hub if isinstance(value, dict) and "name" in value]
