@@ -1,4 +1,4 @@
-"""An automation of Prefect's server that posts failures to a webhook, also of runs whose host has died."""
+"""An automation of Prefect's server that posts failures to a webhook, even if a run's host has died."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAYLOAD = (
 
 
 def make() -> str:
-    """Make or renew the automation on the server that is in use. Return what it does."""
+    """Create or update the automation on the current server. Return a line about it."""
     from prefect.automations import Automation
     from prefect.blocks.webhook import Webhook
     from prefect.client.orchestration import get_client
@@ -32,8 +32,8 @@ def make() -> str:
 
     url = webhook()
     if not url:
-        fix = f"Set {VARIABLE} to the webhook's address. The server keeps it as a secret block, {BLOCK}"
-        raise PipelineError(what="there is no webhook", where=VARIABLE, fix=fix)
+        fix = f"Set {VARIABLE} to the webhook's address. The server stores it as the secret block {BLOCK}"
+        raise PipelineError(what="no webhook is set", where=VARIABLE, fix=fix)
     settings: Any = {"method": "POST", "url": url, "headers": {"Content-Type": "application/json"}}
     block_id = Webhook(**settings).save(BLOCK, overwrite=True)
     trigger: Any = EventTrigger(

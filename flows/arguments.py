@@ -28,7 +28,7 @@ def counts(text: str) -> list[int]:
 
 
 def seconds(text: str) -> float:
-    """Return a finite number of seconds >= 1. Less would be a typing error."""
+    """Return a finite number of seconds >= 1. Smaller numbers are probably typing errors."""
     try:
         value = float(text)
     except ValueError:
@@ -59,5 +59,5 @@ def check_schedule(cron: str | None, rrule: str | None) -> None:
     try:
         RRuleSchedule(rrule=rrule or "FREQ=DAILY")
     except ValueError as error:
-        fix = "Write one like 'FREQ=WEEKLY;BYDAY=MO;BYHOUR=3;BYMINUTE=0'"
+        fix = "Use e.g. 'FREQ=WEEKLY;BYDAY=MO;BYHOUR=3;BYMINUTE=0'"
         raise ParamsError(what=f"'{rrule}' is not a schedule", where="--rrule", fix=fix) from error

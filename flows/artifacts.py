@@ -30,7 +30,7 @@ MAX_PLOTS = 12
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one stage ended: Completed, RunCached, Cached, Failed, Cancelled or NotRun."""
+    """The final state of one stage: Completed, RunCached, Cached, Failed, Cancelled or NotRun."""
 
     state: str
     seconds: float = 0.0
@@ -62,7 +62,7 @@ def rows_of(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[di
 
 
 def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> None:
-    """Create the artifacts of the current flow run. What this run has not made is left empty."""
+    """Create the artifacts of the current flow run. Results that this run has not made are left empty."""
     from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
     rows = sorted(rows_of(stages, outcomes), key=lambda row: _FIRST.get(row["state"], len(_FIRST)))
@@ -76,9 +76,7 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     timings = ""
     with contextlib.suppress(PipelineError):  # stages that ran on other hosts have no timings here
         timings = f"```\n{timings_table(root / FOLDER, [stage.name for stage in stages])}\n```"
-    create_markdown_artifact(
-        escaped(timings) or _NONE, key="timings", description="How long each part of each stage took"
-    )
+    create_markdown_artifact(escaped(timings) or _NONE, key="timings", description="Time of each part of each stage")
     if failed:  # the page under report/ is that of an earlier run
         print(_posttrain(root, "show", "report"), end="", flush=True)
     create_markdown_artifact(_shown_results(root, page), key="results", description="The table of the report's page")
@@ -95,28 +93,28 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
 
 
 def publish_sweep(root: Path, name: str, measured: Sequence[str]) -> None:
-    """Create the artifacts of a sweep: its experiments, the best first, the comparison, and the page's place."""
+    """Create the artifacts of a sweep: its experiments (best first), the comparison, and the page's path."""
     from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
     words = ("compare", name, *(["--policy", measured[-1]] if measured else []))
     compared = _posttrain(root, *words)
-    found = json.loads(_posttrain(root, *words, "--json") or "{}")
+    comparison = json.loads(_posttrain(root, *words, "--json") or "{}")
     rows = [
         {**one["varied"], "seeds": one["seeds"], "score": _rounded(one["value"])}
         | {key: _rounded(one[key]) for key in ("low", "high")}
         | {key: _rounded(number) for key, number in one["spent"].items()}
         | {"its models": one["weights"]}
-        for one in found.get("settings", [])
+        for one in comparison.get("settings", [])
     ]
     create_table_artifact(
         safe_rows(rows), key="sweep", description=escaped(f"{write_page(name, measured)} (in {root})")
     )
     text = f"```\n{compared}\n```" if compared else _NONE
-    create_markdown_artifact(escaped(text), key="comparison", description=f"What `posttrain compare {name}` says")
+    create_markdown_artifact(escaped(text), key="comparison", description=f"Output of `posttrain compare {name}`")
 
 
 def safe_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows whose texts are safe in Prefect's UI. Settings and names may contain marks that reverse a line."""
+    """Return rows with texts that are safe in Prefect's UI, because names may contain marks that reverse a line."""
     return [
         {escaped(key): escaped(cell) if isinstance(cell, str) else cell for key, cell in row.items()} for row in rows
     ]
@@ -139,7 +137,7 @@ def _posttrain(root: Path, *words: str) -> str:
 
 
 def plots(root: Path, files: Sequence[str]) -> dict[str, str]:
-    """Return title -> PNG as a data URI, for these plots of the report or those in dvc.yaml, drawn like DVC.
+    """Return title -> PNG as a data URI, for these plots of the report or the plots in dvc.yaml, drawn like DVC.
 
     Without the extra `plots` the result is empty.
     """

@@ -19,7 +19,7 @@ Snapshot = dict[Path, tuple[int, int]]
 
 
 def project_path(root: Path, folder: Path) -> Path:
-    """Return a folder's path in the project, which is equal in every clone; outside of it, the absolute path."""
+    """Return a folder's path relative to the project, equal in every clone; outside the project, the absolute path."""
     for place in (Path(os.path.abspath(folder)), folder.resolve()):
         if place.is_relative_to(root):
             return place.relative_to(root)
@@ -32,7 +32,7 @@ def resource_id(folder: Path) -> str:
 
 
 def take_snapshot(folder: Path) -> Snapshot:
-    """Return size and time of every file, without hidden and unfinished ones."""
+    """Return size and time of every file, except hidden and unfinished files."""
     snapshot: Snapshot = {}
     for file in sorted(folder.rglob("*")):
         parts = file.relative_to(folder).parts
@@ -52,7 +52,7 @@ class FolderWatcher:
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
-            raise PipelineError(what="folder not found", where=str(folder), fix="Create it, or name another one")
+            raise PipelineError(what="folder not found", where=str(folder), fix="Create it, or choose another folder")
         self.folder = folder
         self._reported = self._last = take_snapshot(folder)
 

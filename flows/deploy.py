@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         schedule.add_argument("--every", type=arguments.seconds, metavar="SECONDS", help="run at this interval")
         schedule.add_argument("--rrule", metavar="RULE", help="run by this RRule, e.g. 'FREQ=WEEKLY;BYDAY=MO;BYHOUR=3'")
         command.add_argument(
-            "--watch", type=Path, metavar="FOLDER", help="run also when a file there is new or changed"
+            "--watch", type=Path, metavar="FOLDER", help="also run when a file there is new or changed"
         )
     watch = _add(commands, "watch", "send Prefect an event for new data, for a deployment on a work pool", "my/data")
     watch.add_argument("watch", type=Path, metavar="FOLDER", help="the folder to check for new and changed files")
@@ -169,7 +169,7 @@ def _hold_name(home: Path, flow: str, name: str) -> None:
     try:
         hold(home / f"{flow}-{name}.lock", f"the deployment {flow}/{name}", patience_s=0)
     except PipelineError as error:
-        fix = "Give this deployment another name by --name, or end that process"
+        fix = "Give this deployment another name with --name, or stop that process"
         raise PipelineError(what=error.what, where="--name", fix=fix) from error
 
 

@@ -1,4 +1,4 @@
-"""What a deployment runs: a flow and its parameters, from the command line. They are checked before it is made."""
+"""The flow and the parameters of a deployment, from the command line, checked before the deployment is created."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Deployed(NamedTuple):
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments that say what runs."""
+    """Add the arguments that select the flow and its parameters."""
     command.add_argument("targets", nargs="*", metavar="TARGET", help="stages, as for `posttrain flow`; default: all")
     command.add_argument(
         "-S",
@@ -33,9 +33,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="run an experiment with this setting of params.yaml; with --sweep VALUE,VALUE",
     )
-    command.add_argument(
-        "--sweep", metavar="NAME", help="run a sweep: the file sweeps/NAME.yaml, or the values that -S gives"
-    )
+    command.add_argument("--sweep", metavar="NAME", help="run a sweep: the file sweeps/NAME.yaml, or the values of -S")
     command.add_argument("--seeds", type=arguments.counts, default=[], metavar="N,N", help="with --sweep: its seeds")
     command.add_argument("--jobs", type=arguments.count, metavar="N", help="with --sweep: run N experiments at once")
     command.add_argument(
@@ -48,7 +46,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def deployed(options: argparse.Namespace) -> Deployed:
-    """Return what the deployment runs. Reject wrong settings. The current folder is the project's."""
+    """Return the deployment's flow and parameters. Reject wrong settings. Call it in the project's folder."""
     env = dict(_split(word, "--env") for word in options.env)
     environment.check(env)
     checked_name(options.name)
@@ -57,7 +55,7 @@ def deployed(options: argparse.Namespace) -> Deployed:
     if options.sweep is None:
         for name in ("seeds", "jobs"):
             if getattr(options, name):
-                raise ParamsError(what=f"--{name} is read with --sweep only", where="deploy", fix="Add --sweep NAME")
+                raise ParamsError(what=f"--{name} needs --sweep", where="deploy", fix="Add --sweep NAME")
         settings = _once(_setting(word) for word in options.set)
         if settings:
             check_trials([Trial(options.name, settings)], "deploy")
@@ -76,21 +74,21 @@ def deployed(options: argparse.Namespace) -> Deployed:
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a deployment. Prefect's addresses contain it, so some characters are rejected."""
+    """Return the name of a deployment. Reject characters that are not allowed in Prefect's addresses."""
     if not name.strip() or any(letter in name for letter in "/%&><"):
         fix = "Use letters, digits, - and _, e.g. --name nightly"
-        raise ParamsError(what=f"'{name}' is not a name of a deployment", where="--name", fix=fix)
+        raise ParamsError(what=f"'{name}' is not a valid name for a deployment", where="--name", fix=fix)
     return name
 
 
 def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Return settings as a mapping. Reject a key that is given twice."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in settings:
             raise ParamsError(what=f"'{key}' is given twice", where="-S", fix="Give each key once")
-        found[key] = value
-    return found
+        settings[key] = value
+    return settings
 
 
 def _setting(word: str) -> tuple[str, Any]:

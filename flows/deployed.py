@@ -42,7 +42,7 @@ def pipeline(
     set: dict[str, Any] | None = None,  # noqa: A002 - the name that a deployment shows
     env: dict[str, str] | None = None,
 ) -> State[Any]:
-    """Run what is stale in the current folder; with `set`, an experiment with these settings of params.yaml.
+    """Run the stale stages in the current folder; with `set`, an experiment with these settings of params.yaml.
 
     `targets`: stages, with all that they need; empty: all. `env`: variables from Prefect's secrets and variables.
     """
@@ -66,7 +66,7 @@ def sweep(
     jobs: int | None = None,
     env: dict[str, str] | None = None,
 ) -> State[Any]:
-    """Run a sweep of the current folder, as `posttrain sweep` does: what has not run yet.
+    """Run the missing experiments of a sweep in the current folder, like `posttrain sweep`.
 
     `set`: keys with lists of values; without it the file sweeps/NAME.yaml is read. `jobs`: experiments at once.
     """

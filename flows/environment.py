@@ -20,15 +20,18 @@ _WHERE = "env"
 
 
 def check(entries: Mapping[str, str]) -> None:
-    """Reject entries that cannot be read, and secrets whose variable would not be hidden in logs."""
+    """Reject unreadable entries, and secrets in variables that logs would not hide."""
     for name, source in entries.items():
         kind, _, stored = source.partition("/")
         if not _NAME.fullmatch(name) or kind not in ("secret", "variable") or not stored:
             fix = "Write NAME=secret/BLOCK or NAME=variable/VARIABLE, e.g. OPENAI_API_KEY=secret/judge"
-            raise ParamsError(what=f"'{name}={source}' names no value", where=_WHERE, fix=fix)
+            raise ParamsError(what=f"'{name}={source}' does not refer to a stored value", where=_WHERE, fix=fix)
         if kind == "secret" and not is_secret(name, ""):
-            fix = "Use a name that ends with _KEY, _TOKEN, _SECRET or _PASSWORD, whose value logs hide"
-            raise ParamsError(what=f"'{name}' does not look like a secret", where=_WHERE, fix=fix)
+            fix = (
+                "Use a name that ends with _KEY, _TOKEN, _SECRET or _PASSWORD, because logs hide the values of such "
+                "names"
+            )
+            raise ParamsError(what=f"'{name}' is not a name for a secret", where=_WHERE, fix=fix)
 
 
 def load(entries: Mapping[str, str]) -> None:
@@ -41,17 +44,17 @@ def _value(name: str, kind: str, stored: str) -> str:
     from prefect.blocks.system import Secret
     from prefect.variables import Variable
 
-    found: Any = None
+    value: Any = None
     if kind == "variable":
-        found = Variable.get(stored)
+        value = Variable.get(stored)
     else:
         try:
             block: Any = Secret.load(stored)
-            found = block.get()
+            value = block.get()
         except ValueError:  # Prefect's error for a block that does not exist
-            found = None
-    if found is None:
+            value = None
+    if value is None:
         what = f"Prefect's server has no {kind} '{stored}'"
         page = "Variables" if kind == "variable" else "Blocks, as a block of type Secret"
-        raise PipelineError(what=what, where=f"env: {name}", fix=f"Make it on its page {page}")
-    return found if isinstance(found, str) else str(found)
+        raise PipelineError(what=what, where=f"env: {name}", fix=f"Create it at {page}")
+    return value if isinstance(value, str) else str(value)

@@ -90,9 +90,9 @@ class GpuSlots:
                     limit = client.read_global_concurrency_limit_by_name(self.name).limit
         if needed > limit:
             raise PipelineError(
-                what=f"a stage needs {needed} gpus and Prefect's limit '{self.name}' is {limit}",
+                what=f"a stage needs {needed} gpus, but Prefect's limit '{self.name}' is {limit}",
                 where="dvc.yaml, meta.gpus",
-                fix=f"Lower it, or run `prefect global-concurrency-limit update {self.name} --limit {needed}`",
+                fix=f"Lower meta.gpus, or run `prefect global-concurrency-limit update {self.name} --limit {needed}`",
             )
 
 

@@ -37,7 +37,7 @@ Executor = Literal["local", "workers", "ray", "dask"]
 
 
 class Needs(Params):
-    """The requirements of a stage: the keys in dvc.yaml's `meta` that flows read."""
+    """The requirements of a stage: the keys of dvc.yaml's `meta` that flows use."""
 
     gpus: int = Field(default=0, ge=0, description="GPU slots that the stage occupies while it runs")
     retries: int = Field(default=0, ge=0, description="Retries after a failure")
@@ -66,11 +66,13 @@ def find_root(start: Path) -> Path:
     for folder in (start, *start.parents):
         if (folder / ".dvc").is_dir():
             return folder
-    raise PipelineError(what="no DVC project here or above", where=str(start), fix="Run in the project's root folder")
+    raise PipelineError(
+        what="no DVC project in this folder or above", where=str(start), fix="Run in the project's root folder"
+    )
 
 
 def is_posttrain_pipeline(root: Path) -> bool:
-    """Return whether dvc.yaml has posttrain's stages, so that params.yaml can be checked.
+    """Tell whether dvc.yaml has posttrain's stages, so that params.yaml can be checked.
 
     Flows run other pipelines too.
     """
@@ -223,7 +225,7 @@ def stale(stages: Iterable[Stage]) -> set[str]:
 
 
 def select(stages: Sequence[Stage], selection: Selection) -> set[str]:
-    """Return the stages to run: the changed ones, or all."""
+    """Return the stages to run: changed stages, or all stages."""
     return stale(stages) if selection == "stale" else {stage.name for stage in stages}
 
 
@@ -257,12 +259,12 @@ def _closure(graph: Any, stages: Collection[Any]) -> set[Any]:
 
 
 def needs_of(name: str, meta: Any) -> Needs:
-    """Return the typed part of `meta`. Other keys belong to the user, unless they look like a typing error."""
+    """Return the typed part of `meta`. Reject other keys that look like typing errors, and ignore the rest."""
     if meta is None:
         return Needs()
     where = f"{ROOT_FILE}, meta of '{name}'"
     if not isinstance(meta, dict):
-        raise PipelineError(what="not a mapping", where=where, fix="Write keys with values")
+        raise PipelineError(what="not a mapping", where=where, fix="Write it as keys with values")
     known = list(Needs.model_fields)
     for key in set(map(str, meta)) - set(known):
         hint = did_you_mean(key, known)

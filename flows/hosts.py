@@ -55,7 +55,9 @@ def run_stage(root: Path, name: str, commit: str, timeout: float | None) -> None
     if head != commit:
         # --force: DVC has written dvc.lock here, which the new commit may bring; nothing else is changed.
         fix = f"{place}: git fetch && git checkout --force {commit[:12]}"
-        raise PipelineError(what=f"this clone is at {head[:12]}, the flow at {commit[:12]}", where=str(root), fix=fix)
+        raise PipelineError(
+            what=f"this clone is at {head[:12]}, but the flow is at {commit[:12]}", where=str(root), fix=fix
+        )
     with OrphanGuard() as guard:
         # Without -s: upstream stages ran elsewhere and come from the run cache, which --pull fetches.
         # Without --allow-missing: it treats a stage without dependencies that never ran as unchanged.
@@ -64,7 +66,7 @@ def run_stage(root: Path, name: str, commit: str, timeout: float | None) -> None
 
 
 def push_results(root: Path) -> None:
-    """Push the coordinator's own results. Hosts only see the remote and would otherwise run these stages again."""
+    """Push the coordinator's results to the remote, because otherwise hosts would run these stages again."""
     if Path(PARAMS_FILE).is_file():
         for line in push_notes(read_yaml(PARAMS_FILE)):  # a flow also runs projects with other sections
             print(escaped(line), file=sys.stderr, flush=True)
@@ -79,7 +81,7 @@ def pull_result(root: Path, name: str) -> None:
 
 
 class Workers:
-    """The serving hosts. Each runs one stage at a time. Hosts may join and die while the flow runs."""
+    """The hosts with workers. Each runs one stage at a time. Hosts may join and die while the flow runs."""
 
     def __init__(self, root: Path) -> None:
         check_committed("--workers", "Commit them, because hosts check out the commit: git commit -a")
@@ -93,8 +95,8 @@ class Workers:
         self._looking, self._looked = threading.Lock(), 0.0
         self._look()
         if not self._serving:
-            fix = "Start one in each clone: posttrain workers, with the same PREFECT_API_URL"
-            raise PipelineError(what="no host serves stages", where="--workers", fix=fix)
+            fix = "Run `posttrain workers` in each clone, with the same PREFECT_API_URL"
+            raise PipelineError(what="no host is running `posttrain workers`", where="--workers", fix=fix)
         push_results(root)
 
     def run(self, stage: Stage, cancel: threading.Event) -> Outcome:

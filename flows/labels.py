@@ -40,8 +40,8 @@ def _name(root: Path, does: str) -> str:
 
 
 def _branch(root: Path) -> list[str]:
-    found = git_or_none("branch", "--show-current", root=root)
-    return [found.decode().strip()] if found and found.strip() else []
+    output = git_or_none("branch", "--show-current", root=root)
+    return [output.decode().strip()] if output and output.strip() else []
 
 
 def _started_by(run: FlowRun) -> str:

@@ -34,7 +34,7 @@ log = logging.getLogger("prefect.posttrain.notify")
 
 
 def webhook() -> str | None:
-    """Return the address in POSTTRAIN_WEBHOOK; None if it is not set. Reject what is not an address."""
+    """Return the address in POSTTRAIN_WEBHOOK; None if it is not set. Reject anything that is not an address."""
     url = os.environ.get(VARIABLE)
     if not url:
         return None
@@ -53,7 +53,7 @@ def on_failure(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> No
 
 
 def message(flow: str, run: str, run_id: str, state: str, text: str) -> dict[str, str]:
-    """Return the JSON to post. A chat shows `text`, in which the stage's output is plain text, never markup."""
+    """Return the JSON to post. A chat shows `text`, which contains the stage's output without markup."""
     pages = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
     plain = ACTIVE.sub("", _CODES.sub("", text))
     shown = plain if len(plain) <= _MAX_CHARACTERS else f"{plain[:_MAX_CHARACTERS].rsplit(maxsplit=1)[0]} ..."

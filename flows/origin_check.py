@@ -31,14 +31,14 @@ class OriginCheck:
 
 
 def refusal_reason(headers: list[tuple[bytes, bytes]]) -> str:
-    """Return why a request with these headers is rejected; empty if it is not."""
+    """Return the reason to reject a request with these headers; empty if it is allowed."""
     hosts, origins = ([value.decode("latin-1").lower() for name, value in headers if name == key] for key in _KEYS)
     if len(hosts) != 1 or hosts[0].partition(":")[0] not in NAMES:
         return f"unknown host; use {' or '.join(NAMES)}"
     # The port is that of the Host header: through a tunnel it may differ from the server's.
     _, colon, port = hosts[0].partition(":")
-    own = {f"http://{name}{colon}{port}" for name in NAMES}
-    return "" if own.issuperset(origins) else "requests from other sites are rejected"
+    allowed = {f"http://{name}{colon}{port}" for name in NAMES}
+    return "" if allowed.issuperset(origins) else "requests from other sites are rejected"
 
 
 _KEYS = (b"host", b"origin")

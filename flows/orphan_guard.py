@@ -1,4 +1,4 @@
-"""End the process groups of stages: on request, and all that remain when the flow itself is killed.
+"""End process groups of stages on request, and all remaining groups if the flow itself is killed.
 
 The guard is a separate process (`python -I -S orphan_guard.py`, standard library only). It reads lines '+PGID' and
 '-PGID' from standard input. The end of the input means that the flow has ended for any reason.
@@ -18,7 +18,7 @@ TERMINATION_STEPS = ((signal.SIGINT, 5.0), (signal.SIGTERM, 3.0), (signal.SIGKIL
 
 
 class GroupTermination:
-    """Ends a process group signal by signal without blocking: call `step` until the group has ended."""
+    """Ends a process group with one signal after another, without blocking: call `step` until the group has ended."""
 
     def __init__(self, group: int, steps: tuple[tuple[signal.Signals, float], ...] = TERMINATION_STEPS) -> None:
         self.group, self._left, self._next = group, list(steps), 0.0
@@ -45,7 +45,7 @@ def send(group: int, number: int) -> bool:
 
 
 def alive(group: int) -> bool:
-    """Return whether a process group still has a member."""
+    """Tell whether a process group still has a member."""
     return send(group, 0)
 
 
@@ -79,7 +79,7 @@ class OrphanGuard:
 
 
 def main() -> None:
-    """Keep the list of groups until the input ends, then end those that remain."""
+    """Keep the list of groups until the input ends, then end the remaining groups."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()

@@ -1,4 +1,4 @@
-"""`posttrain flow [TARGET ...]`: run the stages of dvc.yaml as Prefect tasks. DVC decides which are up to date."""
+"""`posttrain flow [TARGET ...]`: run the stages of dvc.yaml as Prefect tasks. DVC decides which of them run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLE = "online report"
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run the command line. Return 0 if all is up to date, 1 if a stage failed, 128 + signal if interrupted."""
+    """Run the command line. Return 0 if all stages are up to date, 1 if one failed, 128 + signal if interrupted."""
     return run(parser().parse_args(words))
 
 
@@ -65,8 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     executors = parser.add_mutually_exclusive_group()
     for executor, where in {
         "workers": "on the hosts that run `posttrain workers`",
-        "ray": "as tasks of Ray (extra `ray`; RAY_ADDRESS names a cluster)",
-        "dask": "as tasks of Dask (extra `dask`; DASK_SCHEDULER_ADDRESS names a cluster)",
+        "ray": "as tasks of Ray (extra `ray`; RAY_ADDRESS sets the cluster)",
+        "dask": "as tasks of Dask (extra `dask`; DASK_SCHEDULER_ADDRESS sets the cluster)",
     }.items():
         executors.add_argument(
             f"--{executor}",
@@ -80,8 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
     if executor == "workers" and selection == "all":
-        what = "hosts take every result that the remote's run cache has, so they would run nothing again"
-        fix = "Leave --force out, or run without --workers"
+        what = "hosts use all results in the remote's run cache, so --force would not run them again"
+        fix = "Remove --force or --workers"
         raise PipelineError(what=what, where="--workers --force", fix=fix)
     root = find_root(Path.cwd())
     home = server.prepare(root)
@@ -113,7 +113,7 @@ def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
 
 
 def raise_exit(number: int, _: FrameType | None) -> NoReturn:
-    """Raise on SIGTERM, so that running stages are ended in order."""
+    """Raise on SIGTERM, so that running stages end cleanly."""
     raise SystemExit(128 + number)
 
 

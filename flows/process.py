@@ -27,7 +27,7 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class Reason(Enum):
-    """Why a command has ended."""
+    """The reason why a command has ended."""
 
     ENDED = "ended"
     CANCELLED = "cancelled"
@@ -36,7 +36,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True)
 class Exit:
-    """How a command ended."""
+    """The end of a command."""
 
     code: int
     reason: Reason
@@ -55,7 +55,7 @@ class Command:
 
 
 class Lines:
-    """Splits a byte stream into lines. A carriage return also ends a line, so that progress bars are shown."""
+    """Splits a byte stream into lines. A carriage return ends a line too, so that progress bars appear."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode

@@ -184,7 +184,7 @@ class ShownProgress:
 
 
 class DvcOutputParser:
-    """Passes lines on and reads the stage's state from DVC's first line. Later lines may be the stage's.
+    """Passes lines on and reads the stage's state from DVC's first line, because later lines may come from the stage.
 
     `busy` is set while another DVC process in this folder, outside the flow, uses the stage's files.
     """
@@ -218,7 +218,7 @@ class DvcOutputParser:
             self._write(line)
 
     def start_waiting(self) -> None:
-        """Suppress repeated refusals by DVC from now on. Call it before DVC is run again."""
+        """Suppress repeated refusals by DVC from now on. Call this before DVC runs again."""
         self._waiting, self.busy = True, False
 
 
@@ -248,7 +248,7 @@ def filter_repeated_failures() -> None:
 def run_pipeline(
     root: Path, stages: Sequence[Stage], targets: list[str], runs: Selection, where: Executor
 ) -> State[Any]:
-    """Run these stages, just read from DVC, as a flow run. Return its final state."""
+    """Run these stages as a flow run. Return its final state. DVC must just have reported them."""
 
     @flow(name="pipeline", task_runner=task_runners.task_runner(where), persist_result=False, **HOOKS)
     def pipeline(targets: list[str], selection: str, executor: str) -> State[Any]:

@@ -25,7 +25,7 @@ FOLDER = Path(".prefect/running")
 
 @contextmanager
 def recorded(root: Path) -> Iterator[None]:
-    """Record the current flow run while it is active, after marking killed ones."""
+    """Record the current flow run while it is active. First mark killed flow runs."""
     mark_crashed(root)
     file = root / FOLDER / str(flow_run.id)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,8 +56,8 @@ def _ended(file: Path) -> int | None:
     try:
         with file.open("r+", encoding="utf-8") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found = json.load(stream)
-            return int(found["pid"]) if found["host"] == socket.gethostname() else None
+            process = json.load(stream)
+            return int(process["pid"]) if process["host"] == socket.gethostname() else None
     except (OSError, ValueError, KeyError, TypeError):  # alive; just begun; or written by something else
         return None
 

@@ -55,7 +55,7 @@ _SETTINGS = {
 
 
 def prepare(root: Path) -> Path:
-    """Set Prefect's environment unless the user has. Call it before importing Prefect. Return PREFECT_HOME."""
+    """Set Prefect's environment variables that are not set. Call it before importing Prefect. Return PREFECT_HOME."""
     for name, value in {**_SETTINGS, **_retention()}.items():
         os.environ.setdefault(name, value)
     home = Path(os.environ.setdefault("PREFECT_HOME", str(root / ".prefect")))
@@ -78,11 +78,11 @@ def _retention() -> dict[str, str]:
 
 
 def find(home: Path) -> str | None:
-    """Return the API of the server in PREFECT_API_URL or of this folder's `posttrain server`; None without a server."""
+    """Return the API address from PREFECT_API_URL or of this folder's `posttrain server`; None without a server."""
     configured = os.environ.get("PREFECT_API_URL")
     if configured:
         if _is_local(configured) and not answers(configured):
-            fix = "Start it, or unset PREFECT_API_URL: the flow then runs its own"
+            fix = "Start it, or unset PREFECT_API_URL so that the flow starts a server"
             raise PipelineError(what=f"no server answers at {configured}", where="PREFECT_API_URL", fix=fix)
         return configured
     try:
@@ -95,7 +95,7 @@ def find(home: Path) -> str | None:
 
 
 def answers(url: str, timeout: float = 5.0) -> bool:
-    """Return whether a healthy server answers. Wait for one that listens but is still starting."""
+    """Tell whether a healthy server answers. Wait for a server that listens but is still starting."""
     return _status(f"{url.rstrip('/')}/health", {}, timeout) == 200
 
 
@@ -112,7 +112,7 @@ def login(home: Path) -> str:
         finally:
             fresh.unlink(missing_ok=True)
     if file.stat().st_mode & 0o077:
-        fix = f"Delete it, so that a new one is created, or if you trust all users of this host: chmod 600 {file}"
+        fix = f"Delete it to get a new login. If you trust all users of this host, run `chmod 600 {file}`"
         raise PipelineError(what="other users can read this login", where=str(file), fix=fix)
     return file.read_text(encoding="utf-8").strip()
 
@@ -126,8 +126,10 @@ def attach(home: Path, url: str) -> None:
         os.environ[AUTH] = login(home)
     token = base64.b64encode(os.environ.get(AUTH, "").encode()).decode()
     if _status(f"{url.rstrip('/')}/admin/version", {"Authorization": f"Basic {token}"}, 30.0) == 401:
-        fix = f"Set {AUTH} to what `posttrain server` printed there, or copy its .prefect/login to {home}/login"
-        raise PipelineError(what=f"the server at {url} refuses the login", where=AUTH, fix=fix)
+        fix = (
+            f"Set {AUTH} to the login that `posttrain server` printed there, or copy its .prefect/login to {home}/login"
+        )
+        raise PipelineError(what=f"the server at {url} rejects the login", where=AUTH, fix=fix)
 
 
 def _is_local(url: str) -> bool:
@@ -147,7 +149,7 @@ def _status(url: str, headers: dict[str, str], timeout: float) -> int:
 
 
 class Lock:
-    """Held while a server starts. Two servers that start at once would both migrate the same database."""
+    """A lock held while a server starts, because two starting servers would both migrate the same database."""
 
     def __init__(self, file: Path) -> None:
         """Wait until no other server of this folder is starting. The kernel releases a killed process's lock."""
@@ -161,7 +163,7 @@ class Lock:
             except BlockingIOError as error:
                 if time.monotonic() > until:
                     what = f"another server of this folder has been starting for {START_TIMEOUT:.0f} s"
-                    fix = f"End it, or read the newest log in {file.parent / 'servers'}"
+                    fix = f"Stop it, or read the newest log in {file.parent / 'servers'}"
                     raise PipelineError(what=what, where=str(file), fix=fix) from error
                 time.sleep(_LOCK_POLL)
 
@@ -174,14 +176,14 @@ class Lock:
 
 @dataclass(frozen=True)
 class TemporaryServer:
-    """A server that ends with this process in every case."""
+    """A server that always ends with this process."""
 
     url: str
     log: Path
     start: Lock
 
     def wait(self) -> None:
-        """Wait until it answers. Other servers of this folder may start then."""
+        """Wait until the server answers. Then other servers of this folder may start."""
         answered = answers(self.url, START_TIMEOUT)
         self.start.release()
         if not answered:
@@ -190,7 +192,7 @@ class TemporaryServer:
 
 
 def connect(home: Path) -> TemporaryServer | None:
-    """Point Prefect to the running server, or to a new temporary one, for which the caller must wait."""
+    """Point Prefect to the running server, or to a new temporary server, for which the caller must wait."""
     url = find(home)
     if url is not None:
         attach(home, url)
@@ -347,7 +349,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep-days",
         type=int,
         metavar="N",
-        help=f"delete runs from its pages after N days, 0: never; default: {KEEP}, or {KEEP_DAYS}",
+        help=f"delete runs from the server after N days; 0: never; default: {KEEP}, or {KEEP_DAYS}",
     )
     parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)

@@ -66,6 +66,6 @@ def serve(flow: Flow[..., Any], name: str, limit: int | None = None, **deploymen
 def _pause_triggers(deployment: str) -> None:
     """Pause the automations that start runs on new data. Nobody would execute these runs."""
     with contextlib.suppress(HTTPError, ObjectNotFound), get_client(sync_client=True) as client:
-        found = client.read_deployment_by_name(deployment)
-        for automation in client.read_resource_related_automations(f"prefect.deployment.{found.id}"):
+        deployed = client.read_deployment_by_name(deployment)
+        for automation in client.read_resource_related_automations(f"prefect.deployment.{deployed.id}"):
             client.pause_automation(automation.id)

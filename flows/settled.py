@@ -1,4 +1,4 @@
-"""Find out without DVC that no stage must run. For 1,000 runs DVC takes a minute, `posttrain status` seconds."""
+"""Check without DVC that no stage must run. For 1,000 runs this takes seconds; DVC takes a minute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOT_WALKED = {".git", ".dvc", ".venv", "__pycache__"}
 
 
 def settled(root: Path) -> list[Stage] | None:
-    """Return all stages if none must run, upstream first. Return None if one must, or if only DVC can tell.
+    """Return all stages, upstream first, if none must run; None if one must run or only DVC can decide.
 
     `root` must be the working directory.
     """
@@ -45,7 +45,7 @@ def settled(root: Path) -> list[Stage] | None:
 
 
 def has_other_files(root: Path) -> bool:
-    """Return whether DVC may read more than the dvc.yaml in the root: another one, or a file of `dvc add`."""
+    """Tell whether DVC may read more than the root's dvc.yaml: another dvc.yaml, or a file of `dvc add`."""
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if name not in NOT_WALKED]
         if any(name.endswith(".dvc") or (name == DVC_YAML and Path(folder) != root) for name in files):
@@ -54,7 +54,7 @@ def has_other_files(root: Path) -> bool:
 
 
 def _is_code_recorded(reasons: Reasons) -> bool:
-    """Return whether the stage `code` need not run: dvc.lock has its inputs and outputs, and they fit the packages."""
+    """Tell whether the stage `code` need not run: dvc.lock has its inputs and outputs, and they fit the packages."""
     digests, entry = Digests(), reasons.lock.get(CODE, {})
     files = [*entry.get("deps", ()), *entry.get("outs", ())]
     return bool(files) and all(digests.of(file["path"]) == file["md5"] for file in files) and is_current()

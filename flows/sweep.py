@@ -159,7 +159,7 @@ def named_sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
     if not options.set:
         if options.random:
             fix = "Give the values, -S KEY=VALUE,VALUE, or write `random: {draws: N, over: ...}` into the file"
-            raise ParamsError(what="there is nothing to draw from", where="--random", fix=fix)
+            raise ParamsError(what="there are no values to draw from", where="--random", fix=fix)
         file = Path(options.name) if options.name.endswith((".yaml", ".yml")) else FOLDER / f"{options.name}.yaml"
         if not file.is_file() and not options.seeds:
             fix = "Write the file, or give the values: -S online.runs.grpo.kl.beta=0.02,0.1 --seeds 1,2,3"
@@ -182,7 +182,7 @@ def values_of(word: str) -> tuple[str, list[Any]]:
     key, equals, text = word.partition("=")
     if not equals or not text or any(mark in text for mark in "[]{}"):
         fix = f"Write KEY=VALUE,VALUE, or put lists and mappings into {FOLDER}/NAME.yaml"
-        raise ParamsError(what=f"'{word}' is not a key with values", where="-S", fix=fix)
+        raise ParamsError(what=f"'{word}' is not KEY=VALUES", where="-S", fix=fix)
     try:
         return key, [YAML(typ="safe", pure=True).load(part) for part in text.split(",")]
     except YAMLError as error:

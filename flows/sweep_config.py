@@ -107,15 +107,15 @@ def read_sweep(file: Path, instead: Mapping[str, Any]) -> Sweep:
 
 
 def check_sweep(data: Mapping[str, Any], place: str) -> Sweep:
-    """Return a sweep from its values. `place`: where the user has written them."""
+    """Return a sweep from its values. `place`: the file or option with these values."""
     return check(Sweep, dict(data), where="sweep", file=place)
 
 
 def checked_sweep_name(name: str) -> str:
-    """Return a name that can start experiment names (SWEEP-SETTINGS). With a '-' it could match another sweep's."""
+    """Return a valid start of experiment names (SWEEP-SETTINGS). A '-' could make it match another sweep."""
     if not NAME.fullmatch(name):
-        fix = "Use letters, digits and '_', also for file names under sweeps/"
-        raise PipelineError(what=f"'{name}' cannot name a sweep", where="sweep", fix=fix)
+        fix = "Use letters, digits and '_', and the same for file names under sweeps/"
+        raise PipelineError(what=f"'{name}' is not a valid name for a sweep", where="sweep", fix=fix)
     return name
 
 
@@ -177,7 +177,7 @@ NO_INPUTS: Final = ("prefect.yaml", "README.md", "AGENTS.md", ".gitignore")
 
 
 def check_committed(where: str, fix: str) -> None:
-    """Raise if files other than DVC's outputs differ from the last commit, from which remote work starts."""
+    """Raise if files other than DVC's outputs differ from the last commit, because remote work starts there."""
     git("rev-parse", "--verify", "HEAD")
     outputs = {out["path"] for entry in read_lock(Path()).values() for out in entry.get("outs", ())}
     changed = [

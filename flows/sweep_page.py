@@ -1,4 +1,4 @@
-"""The page of a sweep: its settings, the best first, and which of them mattered."""
+"""The page of a sweep: its settings, best first, and the importance of each varied key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONG = 600
 
 
 def write_page(name: str, policies: Sequence[str]) -> str:
-    """Write .sweeps/NAME.html and return a line for the reader. A page that fails is a line too, as the runs are there.
+    """Write .sweeps/NAME.html and return a line for the reader. If this fails, the line is the error.
 
     A process of its own writes it, because polars takes Ctrl-C away from a flow.
     """

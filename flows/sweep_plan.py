@@ -1,4 +1,4 @@
-"""What a sweep will run: its experiments, which of them have run, and the stages of each. Checked before any work."""
+"""The plan of a sweep, checked before any work: its experiments, finished experiments, and the stages of each."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ class Plan:
 
     @property
     def warm_up(self) -> int:
-        """The experiments that run before all others: with stale stages one, whose results the others then find."""
+        """The number of experiments to run first: 1 if stages are stale, so that the others can reuse its results."""
         return 1 if stale(self.stages) else 0
 
     def jobs(self, given: int | None) -> int:
-        """Return how many experiments run at once."""
+        """Return the number of experiments to run at once."""
         if given:
             return given
         return max(1, len(devices()) // self.gpus) if self.gpus else min(MAX_JOBS, os.cpu_count() or 1)
 
 
 def plan_sweep(root: Path, name: str, sweep: Sweep) -> Plan:
-    """Return what the sweep will run. Reject wrong settings, uncommitted changes and inputs that are not kept."""
+    """Return the plan of a sweep. Reject wrong settings, uncommitted changes, and inputs that are not stored."""
     check_committed("sweep", "Commit them, so that each experiment says what it was made from: git commit -a")
     planned = trials(name, sweep)
     check_trials(planned)
@@ -76,12 +76,14 @@ def plan_sweep(root: Path, name: str, sweep: Sweep) -> Plan:
 
 
 def check_free(root: Path, name: str) -> None:
-    """Reject a sweep with the name of a policy, which `compare` would confuse with it, or of a branch or tag."""
+    """Reject a sweep with the name of a policy, branch or tag, because `compare` would confuse them."""
     if is_posttrain_pipeline(root) and name in (runs := evaluated(read())) | {run.model: run for run in runs.values()}:
         what, fix = f"'{name}' is the name of a policy in {PARAMS_FILE}", "Choose another name"
         raise PipelineError(what=what, where="sweep", fix=fix)
     if git_or_none("rev-parse", "--verify", "--quiet", "--end-of-options", name) is not None:
-        raise PipelineError(what=f"git has a branch, tag or commit '{name}'", where="sweep", fix="Choose another name")
+        raise PipelineError(
+            what=f"git already has a branch, tag or commit '{name}'", where="sweep", fix="Choose another name"
+        )
 
 
 def _to_run(root: Path, sweep: Sweep) -> tuple[list[Stage], list[str], list[str]]:
@@ -112,12 +114,12 @@ def _finished(planned: Sequence[Trial]) -> tuple[set[str], dict[str, str]]:
     """Return the names of the trials whose result is there, and why those that ran at another commit run again."""
     head, settings = git("rev-parse", "HEAD").strip(), read_yaml(PARAMS_FILE)
     done, again = set[str](), dict[str, str]()
-    found = experiments()
+    known = experiments()
     for trial in planned:
         wanted = settings
         for key, value in trial.overrides.items():
             wanted = merge(wanted, nested(key, value))
-        for experiment in (one for one in found if one.name == trial.name):
+        for experiment in (one for one in known if one.name == trial.name):
             why = "" if experiment.baseline == head else why_again(experiment, flattened(wanted))
             if not why:
                 done.add(trial.name)

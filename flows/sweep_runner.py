@@ -81,12 +81,12 @@ class Failure:
 
     @property
     def is_shared(self) -> bool:
-        """Whether another experiment is running the same stage, whose result serves both."""
+        """True if another experiment is running the same stage, so that its result can be reused."""
         return _SHARED in self.error
 
     @property
-    def found(self) -> tuple[str, str]:
-        """The key that equal failures share."""
+    def key(self) -> tuple[str, str]:
+        """A key that is equal for equal failures."""
         return self.stage, self.error
 
 
@@ -173,9 +173,9 @@ class SweepRunner:
     def stop_if_repeated(self, failure: Failure) -> None:
         """Start no more experiments after the second failure of the same stage with the same error."""
         with self._lock:
-            if failure.error and failure.found in self._failures and not self.stopped:
+            if failure.error and failure.key in self._failures and not self.stopped:
                 self.stopped = f"stopped, because two experiments failed alike at '{failure.stage}': {failure.error}"
-            self._failures.add(failure.found)
+            self._failures.add(failure.key)
 
     def _print_progress(self, trial: Trial, outcome: Outcome) -> None:
         """Print a line for the experiment, with the estimated remaining time."""

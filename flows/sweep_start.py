@@ -1,4 +1,4 @@
-"""The start of every experiment in a sweep: the workspace as it was when the sweep began, in a separate clone."""
+"""The start of every experiment in a sweep: the workspace's state at the start of the sweep, in a separate clone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", "
 
 @dataclass(frozen=True)
 class Start:
-    """A commit of the workspace that git keeps outside the branch, and its parent."""
+    """A commit of the workspace outside the branch, and its parent."""
 
     root: Path
     commit: str
@@ -42,7 +42,7 @@ class Start:
 
     @classmethod
     def of(cls, root: Path) -> Start:
-        """Commit the workspace as it is now. Neither the branch nor the index changes."""
+        """Commit the workspace's current state without changing the branch or the index."""
         baseline = git("rev-parse", "HEAD").strip()
         with tempfile.TemporaryDirectory() as folder:
             index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
@@ -153,13 +153,13 @@ def _forget_missing(lock: Path, cache: Path) -> None:
     if not lock.is_file():
         return
     stages = lock_stages(lock.read_bytes(), str(lock))
-    kept = {name: entry for name, entry in stages.items() if _is_here(entry, lock.parent, cache)}
-    if len(kept) < len(stages):
-        write_entries(kept, lock.parent)
+    present = {name: entry for name, entry in stages.items() if _is_here(entry, lock.parent, cache)}
+    if len(present) < len(stages):
+        write_entries(present, lock.parent)
 
 
 def _is_here(entry: Mapping[str, Any], folder: Path, cache: Path) -> bool:
-    """Return whether a stage's outputs are in DVC's cache, or in git and so in the clone."""
+    """Tell whether a stage's outputs are in DVC's cache, or in git and so in the clone."""
     return all(
         os.path.lexists(folder / out["path"]) or is_in_cache(str(out.get("md5", "")), cache)
         for out in entry.get("outs") or ()

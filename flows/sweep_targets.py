@@ -1,4 +1,4 @@
-"""The stages of a sweep: its targets, and evaluations of the runs that it trains."""
+"""The stages of a sweep: its targets, and evaluations of the sweep's trained runs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def closure(stages: Sequence[Stage], targets: Collection[str]) -> list[Stage]:
 
 
 def is_named(stage: str, targets: Collection[str]) -> bool:
-    """Return whether the targets contain the stage or its group."""
+    """Tell whether the targets contain the stage or its group."""
     return stage in targets or stage.partition("@")[0] in targets
 
 
 def missing_evaluations(
     settings: Any, ran: Sequence[Stage], targets: Collection[str], swept: Iterable[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the evaluations to add to a sweep's targets, and its trained models that nothing evaluates.
+    """Return the evaluations to add to a sweep's targets, and its trained models without an evaluation.
 
     `ran`: the targets with all dependencies. A sweep trains targets that make a model. Of the others, it trains those
     whose settings, or whose start's settings, it varies.
@@ -38,8 +38,8 @@ def missing_evaluations(
     changed: set[str] = set()
     for stage in ran:
         section = _section(stage.name)
-        own = every or any(key.startswith(f"{section}.") or section.startswith(key) for key in keys)
-        if own or changed.intersection(stage.upstream):
+        is_swept = every or any(key.startswith(f"{section}.") or section.startswith(key) for key in keys)
+        if is_swept or changed.intersection(stage.upstream):
             changed.add(stage.name)
     models = {stage_of(settings, model): model for model in model_runs(settings)}
     names = [one.name for one in ran if one.name in changed or is_named(one.name, targets)]

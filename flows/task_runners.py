@@ -1,4 +1,4 @@
-"""Stages as Ray or Dask tasks, on one machine or on a cluster whose hosts all see this folder at the same path.
+"""Stages as Ray or Dask tasks, on one machine or on a cluster whose hosts share this folder at the same path.
 
 Without an address, a small local cluster starts on loopback and ends with the flow. RAY_ADDRESS or
 DASK_SCHEDULER_ADDRESS selects an existing one. As always, dvc.lock decides which stages are done.
@@ -45,7 +45,7 @@ def restore_sigterm() -> None:
 
 @contextmanager
 def gpu_resources(executor: Executor, stage: Stage) -> Iterator[None]:
-    """Make a task that is submitted inside wait for the stage's GPUs. Ray or Dask assigns them."""
+    """Make tasks submitted in this context wait for the stage's GPUs, which Ray or Dask assigns."""
     if executor not in CLUSTER_RUNNERS or not stage.needs.gpus:
         yield
         return

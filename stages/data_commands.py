@@ -7,7 +7,7 @@ from posttrain.pipeline.runs.data_tables import command_tables, write_tables_of
 
 
 def main(run: str) -> None:
-    """Write data/RUN/KIND.parquet for each kind of table that the run has."""
+    """Write data/RUN/KIND.parquet for each kind of table in the run."""
     write_tables_of(run, command_tables)
 
 

@@ -8,7 +8,7 @@ from posttrain.pipeline.tables.sources import hub_tables
 
 
 def main(run: str) -> None:
-    """Write data/RUN/KIND.parquet for each kind of table that the run has."""
+    """Write data/RUN/KIND.parquet for each kind of table in the run."""
     write_tables_of(run, hub_tables)
 
 

@@ -11,11 +11,11 @@ def main(run: str) -> None:
     """Write the run's tables among data/RUN/{pairs,feedback,chat,prompts}.parquet, and metrics/data/RUN.json."""
     stage = samples_stage(run)
     policy = stage.policy()
-    found = sample_and_score(
+    scored = sample_and_score(
         policy, None, stage.prompts(policy), stage.params, reward_model=stage.reward_model, sampler=stage.sampler,
         name=f"{stage.section}: sampling", where=stage.section,
     )  # fmt: skip
-    stage.save(found)
+    stage.save(scored)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""distill: one run that learns from teachers' distributions, on given answers or own samples, or besides a reward."""
+"""distill: one run that learns from distributions of teachers, on given answers or own samples, and from rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""evaluate_runs: score the completions of one run of `evaluate.runs`, or measure likelihoods on its table."""
+"""evaluate_runs: one run of `evaluate.runs`. Scores its completions, or measures likelihoods on its table."""
 
 from __future__ import annotations
 

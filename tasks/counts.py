@@ -1,4 +1,4 @@
-"""The row counts of a generator: how many rows each table and split has."""
+"""The number of rows in each table and split of a generator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from posttrain.settings.params import Params
 
 
 class Counts(Params):
-    """Base of generators whose tables are `chat` and `prompts`; a mixture asks such a part for its share alone."""
+    """Base of generators with the tables `chat` and `prompts`. A mixture requests only its share of their rows."""
 
     demonstrations: int = Field(400, ge=0, description="training rows of `chat`")
     heldout_demonstrations: int = Field(40, ge=0, description="held-out rows of `chat`")

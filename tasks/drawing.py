@@ -36,17 +36,17 @@ def problem_split(key: str) -> Split:
 def draw_problems(draw: Callable[[random.Random], P], seed: int, kind: Kind, split: Split, size: int) -> list[P]:
     """Return different problems of a split. Each table and split has its own random stream."""
     rng = random.Random(f"{seed}:{kind}:{split}")
-    found: dict[str, P] = {}
+    problems: dict[str, P] = {}
     tries = 0
-    while len(found) < size:
+    while len(problems) < size:
         problem = draw(rng)
-        new = problem_split(problem.key) == split and problem.key not in found
+        new = problem_split(problem.key) == split and problem.key not in problems
         tries = 0 if new else tries + 1
         if new:
-            found[problem.key] = problem
+            problems[problem.key] = problem
         if tries > TRIES:
-            raise too_few(f"only about {len(found):,} different {split} problems exist for `{kind}`, not {size:,}")
-    return list(found.values())
+            raise too_few(f"only about {len(problems):,} different {split} problems exist for `{kind}`, not {size:,}")
+    return list(problems.values())
 
 
 def too_few(what: str) -> ParamsError:

@@ -1,4 +1,4 @@
-"""The task `mixture`: the tables of several tasks, mixed by weight; some may be in the test prompts only."""
+"""The task `mixture`: the tables of several tasks, mixed by weight. A task may be only in the test prompts."""
 
 from __future__ import annotations
 
@@ -26,32 +26,34 @@ class Part(Params):
     model_config = ConfigDict(extra="allow")
 
     task: str = Field(description="a task that generates tables")
-    weight: float = Field(1.0, gt=0, description="its share of a split's rows is its weight among those of the split")
+    weight: float = Field(
+        1.0, gt=0, description="its share of a split's rows: its weight divided by the sum of the weights in the split"
+    )
     splits: list[Split] = Field(
-        ["train", "heldout", "test"], min_length=1, description="where its rows are; [test]: it is never trained on"
+        ["train", "heldout", "test"], min_length=1, description="the splits of its rows; [test]: never trained on"
     )
 
     @property
-    def own(self) -> Mapping[str, Any]:
+    def task_settings(self) -> Mapping[str, Any]:
         """The task's settings."""
         return self.model_extra or {}
 
 
 class MixtureParams(Counts):
-    """What is mixed, and how many rows there are in all."""
+    """The parts of the mixture, and the total number of rows."""
 
-    seed: int = Field(0, ge=0, description="decides the order of rows")
+    seed: int = Field(0, ge=0, description="seed of the order of rows")
     parts: dict[str, Part] = Field(min_length=1, description="name -> {task, weight, splits, and the task's own keys}")
 
     @field_validator("parts")
     @classmethod
     def _generate(cls, parts: dict[str, Part]) -> dict[str, Part]:
         for name, part in parts.items():
-            generator_of(part.task, part.own, f"parts.{name}")
+            generator_of(part.task, part.task_settings, f"parts.{name}")
         return parts
 
     def shares(self, kind: Kind, split: Split) -> dict[str, int]:
-        """Return each part's number of rows in a split: whole numbers that add up, close to the weights."""
+        """Return each part's number of rows in a split, close to the weights and with the right sum."""
         weights = {name: part.weight for name, part in self.parts.items() if split in part.splits}
         size, total, before = self.sizes()[kind][split], sum(weights.values()), 0.0
         edges = [0]
@@ -77,7 +79,7 @@ Shares = Mapping[tuple[Kind, Split], Mapping[str, int]]
 
 def _part(name: str, part: Part, shares: Shares) -> Mapping[Kind, pl.DataFrame]:
     """Return the tables of one part, with only its share of rows if its generator has row counts."""
-    generator, params = generator_of(part.task, part.own, f"parts.{name}")
+    generator, params = generator_of(part.task, part.task_settings, f"parts.{name}")
     if isinstance(params, Counts):
         counts = {COUNTED[kind][split]: of.get(name, 0) for (kind, split), of in shares.items()}
         params = params.model_copy(update=counts)
@@ -96,13 +98,15 @@ def _mixed(
         frame = tables[name][kind].filter(split=split).head(rows) if kind in tables[name] else None
         if frame is None or frame.height < rows:
             available = 0 if frame is None else frame.height
-            what = f"parts.{name} has {available} rows of `{kind}` in the split {split}, and its share is {rows}"
-            raise ParamsError(what=what, where=HOST.settings_file, fix="Generate more rows of it, or lower the total")
+            what = f"parts.{name} has {available} rows of `{kind}` in the split {split}, but its share is {rows}"
+            raise ParamsError(
+                what=what, where=HOST.settings_file, fix="Generate more rows of this part, or lower the total"
+            )
         frames.append(frame)
-    found = pl.concat(frames).unique("id", keep="first", maintain_order=True)
-    order = list(range(found.height))
+    table = pl.concat(frames).unique("id", keep="first", maintain_order=True)
+    order = list(range(table.height))
     random.Random(f"{seed}:{kind}:{split}").shuffle(order)
-    return found[order]
+    return table[order]
 
 
 TASKS = {"mixture": Task(Generator(MixtureParams, ("chat", "prompts"), _tables))}

@@ -1,4 +1,4 @@
-"""Start stages and flows by name. No other file of posttrain imports them or knows where they are.
+"""Start stages and flows by name. Only this file imports them.
 
 A checkout has them as top-level folders: `stages.sft`, `flows.pipeline`. An installed posttrain contains them:
 `posttrain.pipeline.stages.sft`. So a project may have its own packages called `stages` or `flows`.
@@ -40,7 +40,7 @@ CODE_OF_CHECKOUT: Final = "      - posttrain\n      - stages\n      - tasks\n"
 
 
 def place_of(file: Path) -> Path | None:
-    """Return a loaded file's path relative to a folder of `LOADED`, with or without resolved links; None if in none."""
+    """Return a loaded file's path relative to a folder of `LOADED` (links resolved or not); None if it is outside."""
     for base, folder in BASES.items():
         if file.is_relative_to(base):
             return folder / file.relative_to(base)
@@ -48,7 +48,7 @@ def place_of(file: Path) -> Path | None:
 
 
 def stage(name: str) -> ModuleType:
-    """Import a stage. It sets the CPU's instruction set, so import it before torch."""
+    """Import a stage, which sets the CPU's instruction set. Call this before importing torch."""
     return _imported(f"{STAGES}.{name}")
 
 
@@ -72,8 +72,8 @@ def flow(name: str) -> ModuleType:
 def run_flow(module: ModuleType, arguments: Namespace) -> NoReturn:
     """Run a module of the flows with its arguments, and exit with its exit code."""
     if arguments.json:
-        fix = "Leave it out: metrics/ and records/ have the results as JSON"
-        raise ParamsError(what="a flow prints no document", where="--json", fix=fix)
+        fix = "Remove it: metrics/ and records/ contain the results as JSON"
+        raise ParamsError(what="a flow does not print JSON", where="--json", fix=fix)
     raise SystemExit(module.run(arguments))
 
 
@@ -83,7 +83,7 @@ def flows_package(root: Path) -> str:
 
 
 def is_sweep(words: Sequence[str]) -> bool:
-    """Return whether a command line may belong to a sweep: its own, or that of a deployment's run."""
+    """Tell whether a command line may belong to a sweep, started directly or by a deployment."""
     engines = ("prefect.engine", "prefect.flow_engine")
     module = any(word in ("flows.sweep", f"{__package__}.flows.sweep", *engines) for word in words)
     return module or any(Path(first).name == "posttrain" and word == "sweep" for first, word in pairwise(words))

@@ -12,7 +12,7 @@ from posttrain.files import is_outside
 from posttrain.locks import hold, remove_unlocked
 
 PARAMS_FILE = "params.yaml"
-VERIFY: Final = "Run `posttrain repair verify`, which finds and removes what is damaged, then `dvc repro`"
+VERIFY: Final = "Run `posttrain repair verify`, which removes damaged files, then `dvc repro`"
 ROOT_VARIABLE = "POSTTRAIN_ROOT"
 """The variable with the main workspace, which a sweep sets for its experiments. `dvc exp run` sets DVC_ROOT to a
 clone."""
@@ -47,7 +47,7 @@ def rollouts_path(name: str) -> Path:
 
 
 def main_root() -> Path:
-    """Return the main workspace, even if DVC or a sweep runs a stage in a copy."""
+    """Return the main workspace, even inside a copy in which DVC or a sweep runs a stage."""
     return Path(os.environ.get(ROOT_VARIABLE) or os.environ.get("DVC_ROOT") or ".")
 
 
@@ -62,7 +62,7 @@ def failure_path(stage: str) -> Path:
 
 
 def any_outside(path: str | Path) -> bool:
-    """Return whether a path, or an entry of a folder, is outside the workspace."""
+    """Tell whether a path or an entry of a folder is outside the workspace."""
     return any(is_outside(entry) for entry in (path, *Path(path).glob("*")))
 
 
@@ -72,7 +72,7 @@ def lock_stage(name: str) -> None:
 
 
 def remove_committed() -> None:
-    """Remove the checkpoints of finished runs that DVC has recorded, i.e. whose plot's digest is in dvc.lock."""
+    """Remove checkpoints of finished runs that DVC has recorded: the digest of their plot is in dvc.lock."""
     with contextlib.suppress(OSError):  # another stage that starts now may remove the same ones
         marks = {mark: mark.read_text(encoding="utf-8") for mark in checkpoint_path("").rglob(DONE)}
         recorded = Path("dvc.lock").read_text(encoding="utf-8") if marks else ""

@@ -40,7 +40,7 @@ Answer = Callable[[Any], dict[str, Any]]
 
 
 def serve(made: Callable[[Mapping[str, Any]], Answer]) -> None:
-    """Answer requests until stdin ends. `made`: makes the function that answers from the first line."""
+    """Answer requests until stdin ends. `made` turns the first line into the function that answers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -121,7 +121,7 @@ def _write(answers: TextIO, answer: Mapping[str, Any]) -> None:
 
 
 def worker_pool(program: str, setup: Mapping[str, Any], size: int, env: Collection[str] | None = None) -> Pool:
-    """Make a pool of processes that run one reward or one task. `program`: the module that they run.
+    """Make a pool of processes that run one reward or one task. `program`: the module to run.
 
     They get the secret variables in `env`, or without it the variables that params.yaml lists.
 

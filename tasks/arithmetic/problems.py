@@ -1,4 +1,4 @@
-"""Arithmetic in plain English: sums, stories, products and sequences, each drawn from a seed with its working."""
+"""Arithmetic in plain English: sums, stories, products and sequences, drawn from a seed and with their working."""
 
 from __future__ import annotations
 

@@ -30,18 +30,18 @@ MARK: Final = "The answer is"
 
 
 class ArithmeticParams(Counts):
-    """How difficult the problems are, and how many there are."""
+    """Difficulty and number of the problems."""
 
     seed: int = Field(0, ge=0, description="draws the problems")
-    fewest: int = Field(2, ge=2, le=9, description="the fewest numbers of a problem")
-    most: int = Field(3, ge=2, le=9, description="the most numbers of a problem")
-    largest: int = Field(50, ge=2, le=9_999, description="the largest number, and of sums the largest result")
-    worked_share: float = Field(0.5, ge=0, le=1, description="share of the demonstrations that show their working")
+    fewest: int = Field(2, ge=2, le=9, description="minimum number of operands in a problem")
+    most: int = Field(3, ge=2, le=9, description="maximum number of operands in a problem")
+    largest: int = Field(50, ge=2, le=9_999, description="the largest number; for sums, the largest result")
+    worked_share: float = Field(0.5, ge=0, le=1, description="share of the demonstrations that show the working")
 
     @model_validator(mode="after")
     def _in_order(self) -> ArithmeticParams:
         if self.fewest > self.most:
-            raise ValueError(f"fewest = {self.fewest} is more than most = {self.most}")
+            raise ValueError(f"fewest ({self.fewest}) must be <= most ({self.most})")
         return self
 
 

@@ -1,4 +1,4 @@
-"""Prompts with instructions, drawn from a seed, and a demonstration of each that follows all of them."""
+"""Prompts with instructions, drawn from a seed, and for each prompt a demonstration that follows all instructions."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def demonstration(problem: Problem, rng: random.Random) -> str:
     count = options.get("bullets", {}).get("count", max(1, len(wanted)))
     least = options.get("at_least", {}).get("count", 0)
     for _ in range(TRIES):
-        lines = [_sentence(rng, words, wanted[nth : nth + 1]) for nth in range(max(count, len(wanted)))]
+        lines = [_sentence(rng, words, wanted[index : index + 1]) for index in range(max(count, len(wanted)))]
         while "bullets" not in options and sum(len(line.split()) for line in lines) < least:
             lines.append(_sentence(rng, words, []))
         text = _framed(problem, options, lines)

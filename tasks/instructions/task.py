@@ -22,10 +22,10 @@ from .problems import Problem, demonstration, draw_problem
 
 
 class InstructionsParams(Counts):
-    """How many instructions a prompt has, and how many prompts there are."""
+    """The number of instructions in a prompt, and the number of prompts."""
 
     seed: int = Field(0, ge=0, description="draws the prompts")
-    most: int = Field(3, ge=1, le=4, description="the most instructions of a prompt")
+    most: int = Field(3, ge=1, le=4, description="maximum number of instructions in a prompt")
 
 
 def _tables(params: InstructionsParams) -> dict[Kind, pl.DataFrame]:
@@ -67,8 +67,10 @@ def _problems(params: InstructionsParams, kind: Kind, split: Split, size: int) -
 
 def _metrics(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:  # noqa: ARG001
     """Return the share of all instructions that were followed."""
-    found = [followed(one, rollout.text) for rollout in rollouts for one in rollout.prompt.info.get("instructions", ())]
-    return {"instructions_followed": sum(found) / len(found)} if found else {}
+    results = [
+        followed(one, rollout.text) for rollout in rollouts for one in rollout.prompt.info.get("instructions", ())
+    ]
+    return {"instructions_followed": sum(results) / len(results)} if results else {}
 
 
 TASKS = {"instructions": Task(Generator(InstructionsParams, ("chat", "prompts"), _tables), metrics=_metrics)}

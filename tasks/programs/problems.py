@@ -17,7 +17,7 @@ CASES: Final = 4
 
 @dataclass(frozen=True)
 class Step:
-    """One step in words, as a line of Python, and as what it computes from a value and its own number or word."""
+    """One step: in words, as a line of Python, and as a function of a value and the step's number or word."""
 
     words: str
     line: str
@@ -44,7 +44,7 @@ class Problem:
 
     @property
     def program(self) -> str:
-        """A right program."""
+        """A correct program."""
         return "\n".join(["def f(x):", *(f" {step.line}" for step in self.steps), " return x"])
 
     def tests(self) -> str:
@@ -92,7 +92,7 @@ FORMS: Final[dict[ProblemKind, tuple[Form, ...]]] = {
 
 @cache
 def steps(kind: ProblemKind, largest: int) -> list[Step]:
-    """Return every step on a value of a kind, with numbers from 2 to `largest`."""
+    """Return all possible steps on a value of a kind, with numbers from 2 to `largest`."""
     return [
         Step(words.format(n=number, word=number), line.format(n=number, word=number), does, number)
         for words, line, does in FORMS[kind]
@@ -117,7 +117,7 @@ def draw_problem(rng: random.Random, fewest: int, most: int, largest: int) -> Pr
 
 
 def flawed(rng: random.Random, problem: Problem, largest: int) -> Problem:
-    """Return the problem with one step replaced by another, as a careless programmer writes it."""
+    """Return the problem with one step replaced, like a careless programmer's mistake."""
     place = rng.randrange(len(problem.steps))
     others = [step for step in steps(problem.kind, largest) if step.words != problem.steps[place].words]
     return Problem(problem.kind, (*problem.steps[:place], rng.choice(others), *problem.steps[place + 1 :]))

@@ -23,11 +23,11 @@ PAGE: Final = 3
 
 
 class ProgramsParams(Counts):
-    """How difficult the functions are, and how many there are."""
+    """Difficulty and number of the functions."""
 
     seed: int = Field(0, ge=0, description="draws the problems")
-    fewest: int = Field(1, ge=1, le=9, description="the fewest steps of a function")
-    most: int = Field(2, ge=1, le=9, description="the most steps of a function")
+    fewest: int = Field(1, ge=1, le=9, description="minimum number of steps of a function")
+    most: int = Field(2, ge=1, le=9, description="maximum number of steps of a function")
     largest: int = Field(9, ge=2, le=999, description="the largest number in a step")
     flawed_share: float = Field(0.5, ge=0, le=1, description="share of the demonstrations with one wrong step")
     documents: int = Field(8_000, ge=20, le=10_000_000, description="training rows of `corpus`")
@@ -36,7 +36,7 @@ class ProgramsParams(Counts):
     @model_validator(mode="after")
     def _in_order(self) -> ProgramsParams:
         if self.fewest > self.most:
-            raise ValueError(f"fewest = {self.fewest} is more than most = {self.most}")
+            raise ValueError(f"fewest ({self.fewest}) must be <= most ({self.most})")
         return self
 
 

@@ -1,4 +1,4 @@
-"""The value of an arithmetic expression. The parser is written here, so that nothing is evaluated as Python."""
+"""The value of an arithmetic expression, computed by a small parser instead of Python's `eval`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def calculate(expression: str) -> Fraction:
     if len(expression) > LONGEST:
         raise ValueError(f"longer than {LONGEST} characters")
     tokens, end = [], 0
-    while found := _TOKENS.match(expression, end):
-        tokens.append(found.group().strip())
-        end = found.end()
+    while match := _TOKENS.match(expression, end):
+        tokens.append(match.group().strip())
+        end = match.end()
     if expression[end:].strip():
         raise ValueError(f"unexpected {expression[end:].strip()[0]!r}")
     parser = _Parser(tokens)

@@ -1,4 +1,4 @@
-"""The task `calculator`: products that a tiny model cannot compute, and a tool that can.
+"""The task `calculator`: products that a tiny model cannot compute, and a tool that computes them.
 
 The policy writes `calc 47*86`, the tool's turn is `4042`, and the answer follows: `#### 4042`.
 """
@@ -26,7 +26,7 @@ WORDS: Final = {"+": "plus", "-": "minus", "*": "times"}
 
 
 class CalculatorParams(TurnsParams):
-    """How difficult the problems are, and how many demonstrations use the tool."""
+    """Difficulty of the problems, and share of demonstrations that use the tool."""
 
     operators: int = Field(1, ge=1, le=9, description="the operators of a problem")
     smallest: int = Field(10, ge=2, le=999, description="the smallest number of a problem")
@@ -64,7 +64,7 @@ def _tables(params: CalculatorParams) -> dict[Kind, pl.DataFrame]:
 
 
 def reply(rollout: Rollout) -> Step:
-    """Return the value of the expression after `calc`; any other completion is the answer."""
+    """Return the value of the expression after `calc`. Any other completion counts as the answer."""
     text = rollout.text.strip()
     if not text.startswith(CALL.strip()):
         return Step(done=True)
@@ -78,7 +78,7 @@ def reply(rollout: Rollout) -> Step:
 
 
 def metrics(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:
-    """Return how many episodes call the tool, how many of those are right, and how many calls fail."""
+    """Return the shares of episodes with a call, of right answers among these, and of episodes with a failed call."""
     right = [value for rollout, value in zip(rollouts, outcomes, strict=True) if rollout.info.get("calls")]
     failed = sum(bool(rollout.info.get("call_errors")) for rollout in rollouts)
     return {

@@ -31,7 +31,9 @@ class GuessParams(TurnsParams):
     """The range of the numbers."""
 
     largest: int = Field(150, ge=16, le=999, description="the largest number of all problems")
-    width: int = Field(12, ge=4, le=15, description="numbers that a secret may be; halving finds each within 4 guesses")
+    width: int = Field(
+        12, ge=4, le=15, description="how many numbers a secret can be; halving finds any of them within 4 guesses"
+    )
 
 
 def _draw(rng: random.Random, params: GuessParams) -> Problem:
@@ -70,7 +72,7 @@ def reply(rollout: Rollout) -> Step:
 
 
 def metrics(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:  # noqa: ARG001
-    """Return how many guesses an episode takes, and the share of all guesses that cannot be right."""
+    """Return the mean number of guesses per episode, and the share of guesses that cannot be right."""
     guesses = sum(rollout.info.get("guesses", 0) for rollout in rollouts)
     wasted = sum(rollout.info.get("wasted", 0) for rollout in rollouts)
     return {"guesses": guesses / len(rollouts), "wasted": wasted / max(guesses, 1)}
@@ -90,10 +92,10 @@ def _left(rollout: Rollout) -> tuple[int, int]:
 
 
 def _bounds(question: str) -> tuple[int, int]:
-    found = _RANGE.search(question)
-    if found is None:
+    match = _RANGE.search(question)
+    if match is None:
         raise ValueError(f"no range in {excerpt(question, 80)}")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _number(text: str) -> int | None:

@@ -22,7 +22,7 @@ PAGE: Final = 3
 
 
 class TurnsParams(Counts):
-    """How many rows there are."""
+    """The numbers of rows."""
 
     seed: int = Field(0, ge=0, description="draws the problems")
     documents: int = Field(8_000, ge=20, le=10_000_000, description="training rows of `corpus`")
@@ -95,9 +95,9 @@ def _rows(seed: int, kind: Kind, sizes: dict[Split, int], row: Row) -> Iterator[
         rng, before = random.Random(f"{seed}:{kind}:{split}"), len(seen)
         while len(seen) < before + size:
             draws = (row(rng, split) for _ in range(TRIES))
-            found = next((candidate for candidate in draws if canonical({**candidate, "split": ""}) not in seen), None)
-            if found is None:
+            drawn = next((candidate for candidate in draws if canonical({**candidate, "split": ""}) not in seen), None)
+            if drawn is None:
                 what = f"only about {len(seen) - before:,} different {split} rows exist for `{kind}`, not {size:,}"
                 raise too_few(what)
-            seen.add(canonical({**found, "split": ""}))
-            yield found
+            seen.add(canonical({**drawn, "split": ""}))
+            yield drawn

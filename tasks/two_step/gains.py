@@ -37,19 +37,19 @@ def gain(before: Figures, after: Figures) -> Gain:
 
 
 def explain_gain(name: str, before: Sequence[Figures], after: Sequence[Figures]) -> str:
-    """Return how much of a policy's gain comes from more working, and how much from better answers.
+    """Return the parts of a policy's gain that come from more working and from better answers.
 
     With several trainings it is the mean over their pairs, because means of trainings alone do not make up the mean
     score.
     """
     pairs = [gain(one, other) for one in before for other in after]
-    found = Gain(*(fmean(values) for values in zip(*map(astuple, pairs), strict=True)))
+    mean = Gain(*(fmean(values) for values in zip(*map(astuple, pairs), strict=True)))
     working = [fmean(one["working"] for one in side) for side in (before, after)]
     accuracy = [fmean(one["right_given_working"] for one in side) for side in (before, after)]
     return (
-        f"{name} gained {found.total:.2f}, of which {found.by_working:+.2f} ({100 * found.share:.0f} %) by showing its "
+        f"{name} gained {mean.total:.2f}, of which {mean.by_working:+.2f} ({100 * mean.share:.0f} %) by showing its "
         f"working more often (in {working[0]:.2f} → {working[1]:.2f} of the completions) and "
-        f"{found.by_accuracy:+.2f} by being right more often (accuracy given working "
+        f"{mean.by_accuracy:+.2f} by being right more often (accuracy given working "
         f"{accuracy[0]:.2f} → {accuracy[1]:.2f})"
     )
 

@@ -1,4 +1,4 @@
-"""The problems of the miniature task: two small steps of arithmetic, every number within reach of a tiny model."""
+"""The problems of the miniature task: two small steps of arithmetic with numbers that a tiny model can learn."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def by_kind(problems: Iterable[Problem]) -> dict[ProblemKind, list[Problem]]:
 
 
 def draw_distinct(rng: random.Random, pool: Mapping[ProblemKind, Sequence[Problem]], count: int) -> list[Problem]:
-    """Return `count` different problems, with kinds by `KIND_SHARES` as long as each lasts."""
+    """Return `count` different problems, with kinds drawn by `KIND_SHARES` until a kind is used up."""
     left = {kind: rng.sample(problems, len(problems)) for kind, problems in pool.items()}
     drawn: list[Problem] = []
     while len(drawn) < count:

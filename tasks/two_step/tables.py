@@ -1,4 +1,4 @@
-"""The miniature task: seeded two-step word problems with a corpus to learn from, demonstrations and prompts."""
+"""The miniature task: seeded two-step word problems, with a corpus for pretraining, demonstrations and prompts."""
 
 from __future__ import annotations
 
@@ -44,11 +44,9 @@ class TwoStepParams(Params):
     """Sizes and mixture of the miniature task."""
 
     seed: int = Field(
-        default=0, ge=0, description="Draws the corpus, the demonstrations, and the train and heldout prompts"
+        default=0, ge=0, description="Seed of the corpus, the demonstrations, and the train and heldout prompts"
     )
-    test_seed: int = Field(
-        default=1_000_003, ge=0, description="Draws the test prompts alone: the fresh evaluation seed"
-    )
+    test_seed: int = Field(default=1_000_003, ge=0, description="Seed of the test prompts only")
     n_corpus: int = Field(default=42_000, ge=20, le=10_000_000, description="Pretraining documents")
     n_corpus_heldout: int = Field(
         default=500, ge=1, le=100_000, description="Documents that measure the base's held-out loss"
@@ -56,32 +54,30 @@ class TwoStepParams(Params):
     n_sft: int = Field(default=1_500, ge=1, description="Demonstrations for SFT")
     n_sft_heldout: int = Field(default=200, ge=1, description="Demonstrations that measure SFT's held-out loss")
     n_rl: int = Field(default=2_000, ge=1, description="Train prompts, for pairs and for online training")
-    n_heldout: int = Field(default=300, ge=1, description="Held-out prompts, for looking at while tuning")
-    n_test: int = Field(default=500, ge=1, description="Test prompts, for the headline alone")
+    n_heldout: int = Field(default=300, ge=1, description="Held-out prompts, for decisions while tuning")
+    n_test: int = Field(default=500, ge=1, description="Test prompts, only for the final results")
     operand_max: int = Field(default=20, ge=SMALLEST_OPERAND, le=99, description="The largest number in a problem")
     result_max: int = Field(default=30, ge=4, le=999, description="The largest result of a step")
     heldout_share: float = Field(default=0.1, gt=0, lt=0.5, description="Share of all problems that are heldout")
     test_share: float = Field(default=0.1, gt=0, lt=0.5, description="Share of all problems that are test")
-    terse_share: float = Field(
-        default=0.5, ge=0, le=1, description="Share of demonstrations that give the answer alone"
-    )
+    terse_share: float = Field(default=0.5, ge=0, le=1, description="Share of demonstrations that give only the answer")
     unmarked_share: float = Field(default=0.1, ge=0, le=1, description="Share of demonstrations without '####'")
     worked_share: float = Field(default=0.4, ge=0, le=1, description="Share of the corpus: problems with working")
-    bare_share: float = Field(
-        default=0.1, ge=0, le=1, description="Share of the corpus: problems with the answer alone"
-    )
+    bare_share: float = Field(default=0.1, ge=0, le=1, description="Share of the corpus: problems with only the answer")
     chained_share: float = Field(default=0.25, ge=0, le=1, description="Share of the corpus: chained equations")
     heading_share: float = Field(
         default=0.05, gt=0, le=1, description="Share of documents under a '#### Exercise 11' heading"
     )
-    chain_length: int = Field(default=14, ge=2, le=50, description="The most equations in a chain")
+    chain_length: int = Field(default=14, ge=2, le=50, description="Maximum number of equations in a chain")
 
     @model_validator(mode="after")
     def _shares_fit(self) -> TwoStepParams:
         if self.heldout_share + self.test_share > 0.5:
-            raise ValueError("heldout_share + test_share must be at most 0.5, so that most problems can be learnt from")
+            raise ValueError(
+                "heldout_share + test_share must be at most 0.5, so that most problems are used for training"
+            )
         if self.worked_share + self.bare_share + self.chained_share > 1:
-            raise ValueError("worked_share + bare_share + chained_share must be at most 1; narration takes the rest")
+            raise ValueError("worked_share + bare_share + chained_share must be at most 1; narration is the rest")
         return self
 
 
@@ -128,9 +124,9 @@ class _Task:
         }
         return from_rows((row for split, size in sizes.items() for row in self._asked(split, *size)), "prompts")
 
-    def _asked(self, split: Split, size: int, knob: str) -> Iterator[dict[str, Any]]:
+    def _asked(self, split: Split, size: int, size_key: str) -> Iterator[dict[str, Any]]:
         rng = self._stream("prompts", split)
-        for problem in self._draw(rng, split, size, knob):
+        for problem in self._draw(rng, split, size, size_key):
             prompt = [{"role": "user", "content": question(rng, problem)}]
             known = {"answer": str(problem.answer), "info": "{}", "task": ""}
             yield {"split": split, "problem": problem.key, "prompt": prompt, **known}
@@ -195,11 +191,11 @@ class _Task:
             seen.add(text)
             yield text
 
-    def _draw(self, rng: random.Random, split: Split, size: int, knob: str) -> list[Problem]:
+    def _draw(self, rng: random.Random, split: Split, size: int, size_key: str) -> list[Problem]:
         pool = self.pools[split]
         available = sum(len(problems) for problems in pool.values())
         if size > available:
-            raise _too_many(f"{knob} = {size:,}, but the {split} split has only {available:,} problems", knob)
+            raise _too_many(f"{size_key} = {size:,}, but the {split} split has only {available:,} problems", size_key)
         return draw_distinct(rng, pool, size)
 
     def _stream(self, part: str, split: str) -> random.Random:
@@ -210,6 +206,6 @@ class _Task:
         return split_of(key, heldout_share=self.params.heldout_share, test_share=self.params.test_share)
 
 
-def _too_many(what: str, knob: str) -> ParamsError:
-    fix = f"Lower {knob}, or raise operand_max or result_max"
+def _too_many(what: str, size_key: str) -> ParamsError:
+    fix = f"Lower {size_key}, or raise operand_max or result_max"
     return ParamsError(what=what, where=HOST.settings_file, fix=fix)

@@ -1,4 +1,4 @@
-"""The miniature's task: its answers come after `####`, and a completion may show its working."""
+"""The miniature task: answers follow `####`, and a completion may show its working."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MARK = "####"
 
 
 def working(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:
-    """Return how many completions show a calculation, and how many of those are right."""
+    """Return the share of completions that show a calculation, and the share of right answers among these."""
     right = [value for rollout, value in zip(rollouts, outcomes, strict=True) if "=" in rollout.text]
     share = len(right) / len(rollouts)
     return {"working": share, "right_given_working": sum(right) / len(right) if right else 0.0}

@@ -32,7 +32,7 @@ _COMPARISONS: Final = (
 
 
 def question(rng: random.Random, problem: Problem) -> str:
-    """Return the problem in words. The text contains its numbers in order, and no others."""
+    """Return the problem in words. The text contains exactly these numbers, in order."""
     name, other = rng.sample(_NAMES, 2)
     words = {"name": name, "other": other, "things": rng.choice(_THINGS), "holders": rng.choice(_HOLDERS)}
     first, second = (_verb(rng, step) for step in problem.steps)
@@ -66,7 +66,7 @@ def worked_document(rng: random.Random, problem: Problem) -> str:
 
 
 def terse_document(rng: random.Random, problem: Problem) -> str:
-    """Return a problem with its bare answer."""
+    """Return a problem with only its answer."""
     asked, answer = question(rng, problem), problem.answer
     return rng.choice((f"{asked}\n{answer}", f"Q: {asked}\nA: {answer}", f"{asked} Answer: {answer}"))
 
@@ -95,7 +95,7 @@ def chained_document(steps: list[Step]) -> str:
 
 
 def headed(rng: random.Random, document: str, share: float) -> str:
-    """Return the document, now and then under a heading: the only place where pretraining meets `####`."""
+    """Return the document, sometimes under a heading, which is the only use of `####` in pretraining."""
     if rng.random() >= share:
         return document
     return f"#### {rng.choice(_HEADINGS)} {rng.randint(1, 30)}\n{document}"

@@ -101,7 +101,7 @@ def test_other_code_is_named_with_both_commands_and_resume_is_for_this_code_alon
 def test_restart_removes_the_checkpoint_and_the_run_is_that_of_the_new_code(folder: Path) -> None:
     replaced("posttrain/scale.py", "1.0", "3.0")(folder)
     early = command(folder, "posttrain", "checkpoints", "restart", RUN)
-    assert early.status == 1 and "no run of it was refused because" in early.output
+    assert early.status == 1 and "none of its runs was stopped because" in early.output
     assert "posttrain/scale.py" in errors(repro(folder, RUN).output)[0]
     removed = command(folder, "posttrain", "checkpoints", "restart", RUN)
     assert removed.status == 0 and "removed step 5 of fit@a" in removed.output, removed.output
@@ -153,7 +153,7 @@ def test_parameters_that_are_changed_and_changed_back_resume(folder: Path) -> No
     replaced("params.yaml", "rate: 0.9", "rate: 0.8")(folder)
     other = repro(folder, RUN)
     assert "fit begins at step 0" in other.output and not other.status
-    assert "fit@a: 1 unfinished runs with other parameters or inputs keep " in other.output
+    assert "fit@a: 1 unfinished runs with other parameters or inputs use " in other.output
     (folder / "params.yaml").write_text(params)
     back = repro(folder, RUN)
     assert back.status == 0 and resumed(back.output), back.output

@@ -183,7 +183,7 @@ def test_a_list_that_does_not_fit_the_memory_is_refused(tmp_path: Path) -> None:
     put(tmp_path / "own/rows.json", [])
     os.truncate(tmp_path / "own/rows.json", 2**40)
     done = run(tmp_path, "files", path="own", chat="rows.json")
-    assert done.returncode == 1 and "too much to be read as a whole; write .jsonl" in done.stderr
+    assert done.returncode == 1 and "too much to read at once; write .jsonl" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -38,5 +38,5 @@ def test_a_flow_ends_the_process_with_its_code() -> None:
     with pytest.raises(SystemExit) as ended:
         run_flow(module, Namespace(json=False))
     assert ended.value.code == 3
-    with pytest.raises(ParamsError, match="a flow prints no document"):
+    with pytest.raises(ParamsError, match="a flow does not print JSON"):
         run_flow(module, Namespace(json=True))

@@ -55,7 +55,7 @@ def workspace(smoke_workspace: Path, tmp_path_factory: pytest.TempPathFactory) -
             ["loss.desirable: not an option of type dpo", "type bco, kto"],
         ),
         ("online grop", "", "", ["no section 'grop'", "Did you mean 'grpo'?"]),
-        ("evaluate ../../etc", "", "", ["cannot name a run"]),
+        ("evaluate ../../etc", "", "", ["is not a valid name for a run"]),
     ],
 )
 def test_a_wrong_parameter_stops_the_stage_before_any_work(

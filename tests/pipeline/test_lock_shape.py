@@ -87,7 +87,7 @@ def test_directives_in_params_yaml(workspace: Path, text: str) -> None:
 def test_null_bytes_in_params_yaml(workspace: Path, key: str) -> None:
     mine = {"path": "my", "chat": "a.jsonl", key: "a\0b"}
     (workspace / "params.yaml").write_text(json.dumps({"format": 2, "data": {"files": {"mine": mine}}}, indent=1))
-    with pytest.raises(PosttrainError, match=r"params\.yaml: line [67]: a text with a null byte"):
+    with pytest.raises(PosttrainError, match=r"params\.yaml: line [67]: the text contains a null byte"):
         importlib.import_module("posttrain.pipeline.commands.check").run(parse(["check"]))
     for command in ("status", "params", "show results"):
         ask(command)

@@ -196,7 +196,7 @@ def test_a_record_edited_in_place_is_not_an_interrupted_accept(workspace: Path) 
 def test_replay_of_rollouts_edited_in_place_advises_what_helps(workspace: Path) -> None:
     file = sorted((workspace / "rollouts/online/grpo").glob("*.parquet"))[0]
     edit_in_place(file, lambda content: content + b" ")
-    with pytest.raises(PipelineError, match=r"it is not what its run wrote.*posttrain repair verify"):
+    with pytest.raises(PipelineError, match=r"it differs from the run's output.*posttrain repair verify"):
         replay("grpo", None)
 
 
@@ -205,7 +205,7 @@ def test_results_of_another_policy_are_refused(workspace: Path) -> None:
     shutil.copyfile("results/dpo/rollouts.parquet", "results/grpo/rollouts.parquet.new")
     Path("results/grpo/rollouts.parquet.new").replace("results/grpo/rollouts.parquet")
     del workspace
-    with pytest.raises(DataError, match="its rows are of the policy dpo, not of grpo"):
+    with pytest.raises(DataError, match="its rows belong to the policy dpo, not to grpo"):
         select(["grpo"], None, "sampled")
 
 
@@ -239,7 +239,7 @@ def run_beta(workspace: Path, value: float, *targets: str) -> None:
 
 
 def test_compare_refuses_commits_whose_evaluation_is_of_another_model(workspace: Path) -> None:
-    belongs = r"its evaluation of grpo does not belong to its settings: online@grpo: params .*kl.beta 0.02 -> 0.5"
+    belongs = r"its evaluation of grpo does not match the commit's settings: online@grpo: params .*kl.beta 0.02 -> 0.5"
     set_beta(0.5)
     commit("never run")
     with pytest.raises(DataError, match=belongs):
@@ -286,4 +286,4 @@ def test_compare_says_on_the_terminal_which_experiments_of_a_sweep_it_left_out(w
     with contextlib.redirect_stderr(said):
         found = select(["s"], "grpo", "sampled")
     assert [one.name for one in found] == ["s-a"]
-    assert "left out: s-b: its evaluation of grpo does not belong to its settings" in said.getvalue()
+    assert "left out: s-b: its evaluation of grpo does not match the commit's settings" in said.getvalue()

@@ -153,7 +153,7 @@ def test_only_samples_that_reach_min_score_are_kept(own_workspace: Path) -> None
     change(own_workspace, "min_score: 1.0", "min_score: 1.3")
     done = run(own_workspace, *stage)
     assert done.returncode == 1
-    assert "no train prompt got a complete sample of reward >= min_score = 1.3 (the best of all has 1.2)" in done.stdout
+    assert "no train prompt got a complete sample of reward >= min_score = 1.3 (the best reward is 1.2)" in done.stdout
     assert read_table(own_workspace / "data/compared/chat.parquet", "chat").equals(chat)
 
 

@@ -137,9 +137,9 @@ def test_a_module_of_the_users_makes_the_run_stale_that_names_it(own_workspace: 
     params.write_text(params.read_text().replace("{correct: 1.0, format: 0.2}", '{correct: 1.0, "mine:short": 0.1}'))
     dvc(own_workspace, "repro", "--single-item", "code")
     done = run(own_workspace, "python", "-m", "posttrain", "accept", "online", "--reason", "a test")
-    assert done.returncode == 1 and "more than its code changed: params.yaml: online.runs.grpo" in done.stdout, (
-        done.stdout
-    )
+    assert (
+        done.returncode == 1 and "something other than its code changed: params.yaml: online.runs.grpo" in done.stdout
+    ), done.stdout
     assert dvc(own_workspace, "commit", "--force").returncode == 0
     assert stale(own_workspace) == set()
     own.write_text(OWN.replace("/ 100", "/ 50"))

@@ -22,5 +22,7 @@ def test_a_text_is_scored_on_the_device(tmp_path: Path) -> None:
     with torch.no_grad():
         model = load_policy(folder).to(host.device).eval()
         expected = score_tokens(model, pack([TokenRow(ids[:1], ids[1:])]))[0].tolist()
-    assert [*found.own[0]] == [4] and policy._device.type == "cuda"
-    assert max(abs(own[token] - logp) for own, token, logp in zip(found.own, ids[1:], expected, strict=True)) < 0.05
+    assert [*found.text_logps[0]] == [4] and policy._device.type == "cuda"
+    assert (
+        max(abs(own[token] - logp) for own, token, logp in zip(found.text_logps, ids[1:], expected, strict=True)) < 0.05
+    )

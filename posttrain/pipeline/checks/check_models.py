@@ -44,7 +44,7 @@ TOKENIZERS: Final = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
 
 
 def check_models() -> str:
-    """Reject every run whose settings do not fit its model. params.yaml is already checked.
+    """Reject runs whose settings do not fit their models. params.yaml must already be checked.
 
     If a model's shape is unknown, e.g. on the Hub, its run checks it later. Return notes.
     """
@@ -74,7 +74,7 @@ def check_models() -> str:
         raise ParamsError(what=errors[0], where=PARAMS_FILE, fix="Nothing was run")
     if errors:
         listed = "\n  ".join(errors)
-        what = f"{len(errors)} settings do not fit their model or this machine, and nothing was run"
+        what = f"{len(errors)} settings do not fit their model or this machine; nothing was run"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Fix these:\n  {listed}")
     return "\n".join([*_without_device(devices), *_unset_keys(settings), *_high_rates(settings)])
 
@@ -95,13 +95,16 @@ def _missing_files(settings: Settings) -> Iterator[str]:
         if "config.json" not in names:  # an adapter, or not there yet: its run says what is wrong
             continue
         if not any(fnmatch(file, pattern) for file in names for pattern in TOKENIZERS):
-            fix = "Save it there: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+            fix = "Save a tokenizer there: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
             yield f"base.folders.{name}: {folder} has no tokenizer ({', '.join(TOKENIZERS)}). {fix}"
         if not any(file.endswith(".safetensors") for file in names):
             old = sorted(file for file in names if file.endswith((".bin", ".pt", ".pth")))
-            found = f", only {', '.join(old[:3])}, which may run code" if old else ""
-            fix = "Write it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
-            yield f"base.folders.{name}: {folder} has no weights in .safetensors{found}. {fix}"
+            others = f", only {', '.join(old[:3])}, which may run code" if old else ""
+            fix = (
+                "Save the model in this format: AutoModelForCausalLM.from_pretrained(...).save_pretrained(..., "
+                "safe_serialization=True)"
+            )
+            yield f"base.folders.{name}: {folder} has no weights in .safetensors{others}. {fix}"
 
 
 def _high_rates(settings: Settings) -> Iterator[str]:
@@ -126,7 +129,7 @@ def _high_rates(settings: Settings) -> Iterator[str]:
 
 
 def _is_imported(model: str, settings: Settings, runs: Collection[str]) -> bool:
-    """Return whether a model descends from base.folders or base.hub. `runs`: the models that runs make."""
+    """Tell whether a model descends from base.folders or base.hub. `runs`: the models that runs make."""
     seen = set[str]()
     while model in runs and model not in seen:
         seen.add(model)
@@ -159,7 +162,7 @@ def _length_faults(where: str, sampling: SamplingParams, model: str, settings: S
     except ModelError:  # not there yet
         return
     if context is not None and sampling.max_tokens >= context:
-        what = f"{model} has a context of {context} tokens, which leaves none for a prompt"
+        what = f"{model} has a context of {context} tokens, which leaves no room for a prompt"
         yield f"{where}.max_tokens = {sampling.max_tokens}: {what}. Lower it"
 
 
@@ -252,6 +255,6 @@ def _adapter_faults(where: str, adapter: LoraOptions, start: str, model: Any) ->
     small = sorted({name.rpartition(".")[2] for name, rank in ranks.items() if rank < adapter.rank})
     if small:
         sides = sorted({rank for rank in ranks.values() if rank < adapter.rank})
-        what = f"{', '.join(small)} of {start} have {', '.join(map(str, sides))} rows or columns"
-        fix = "Use that or less, or name other layers in adapter.targets"
+        what = f"{', '.join(small)} of {start} have only {', '.join(map(str, sides))} rows or columns"
+        fix = "Lower the rank to this number, or choose other layers in adapter.targets"
         yield f"{where}.adapter.rank = {adapter.rank}: {what}. {fix}"

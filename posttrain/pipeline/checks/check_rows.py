@@ -45,9 +45,9 @@ EXAMPLE: Final = Prompt("example", ({"role": "user", "content": "What is 2 + 3?"
 
 
 def check_rows() -> str:
-    """Reject files with unreadable first rows, and own rewards without a valid score. Return what was not read."""
+    """Reject files with unreadable first rows, and custom rewards without a valid score. Return the unread parts."""
     settings = read()
-    errors, found, tables = list[str](), dict[str, FirstRows](), dict[str, pl.DataFrame]()
+    errors, first_by_source, tables = list[str](), dict[str, FirstRows](), dict[str, pl.DataFrame]()
     for name in group_of(settings, "data.files"):
         params = load_settings("data.files", name)
         sources = sources_by_key(params)
@@ -55,7 +55,7 @@ def check_rows() -> str:
         for key, (kind, source) in sources.items():
             where = f"data.files.{name}.{key}"
             try:
-                found[f"{name}/{key}"] = rows = first_rows(
+                first_by_source[f"{name}/{key}"] = rows = first_rows(
                     source, kind, where, Path(params.path),
                     outside_workspace=params.outside_workspace, alone=kinds.count(kind) == 1,
                 )  # fmt: skip
@@ -63,19 +63,21 @@ def check_rows() -> str:
                 errors.append(str(error))
             else:
                 errors += (f"{where}: {line}" for line in rows.faults)
-        made, faults = _split(name, {key: (kind, found.get(f"{name}/{key}")) for key, (kind, _) in sources.items()})
+        made, faults = _split(
+            name, {key: (kind, first_by_source.get(f"{name}/{key}")) for key, (kind, _) in sources.items()}
+        )
         errors += faults
         tables |= {f"{name}/{kind}": table for kind, table in made.items()}
-    notes = [*_unread(settings, found), *_unread_variables(settings, found)]
+    notes = [*_unread(settings, first_by_source), *_unread_variables(settings, first_by_source)]
     unread, said = _unread_answers(settings)
     errors, notes = [*errors, *unread], [*notes, *said]
-    called, more = _call_rewards(list(_own_rewards(settings)), found)
+    called, more = _call_rewards(list(_own_rewards(settings)), first_by_source)
     errors += called
     if errors:
         listed = "\n  ".join(dict.fromkeys(errors))
-        what = f"the first {FIRST} rows of a file, or a call of an own reward, are wrong, and nothing was run"
+        what = f"the first {FIRST} rows of a file or a call of your own reward have errors; nothing was run"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Fix these:\n  {listed}")
-    return "\n".join([*notes, *_unused_test_files(settings, tables, found), *_leaks(settings, tables), *more])
+    return "\n".join([*notes, *_unused_test_files(settings, tables, first_by_source), *_leaks(settings, tables), *more])
 
 
 def _split(name: str, sources: Mapping[str, tuple[Kind, FirstRows | None]]) -> tuple[Tables, list[str]]:
@@ -92,7 +94,7 @@ def _split(name: str, sources: Mapping[str, tuple[Kind, FirstRows | None]]) -> t
 
 
 def _unused_test_files(
-    settings: Settings, tables: Mapping[str, pl.DataFrame], found: Mapping[str, FirstRows]
+    settings: Settings, tables: Mapping[str, pl.DataFrame], first_by_source: Mapping[str, FirstRows]
 ) -> Iterator[str]:
     """Yield a note for each evaluated table that takes a share as test prompts although it has a file for tests."""
     measured = [group_of(settings, "evaluate.settings"), *group_of(settings, "evaluate.runs").values()]
@@ -100,13 +102,13 @@ def _unused_test_files(
         if not name.endswith("/prompts") or (table := tables.get(name)) is None:
             continue
         tests = table.filter(split="test")
-        kept = table.filter("fixed", split="heldout")["file"].unique(maintain_order=True).to_list()
-        if tests["fixed"].any() or not kept:
+        heldout_files = table.filter("fixed", split="heldout")["file"].unique(maintain_order=True).to_list()
+        if tests["fixed"].any() or not heldout_files:
             continue
-        cut = any(rows.cut for key, rows in found.items() if key == name or key.startswith(f"{name}."))
+        cut = any(rows.cut for key, rows in first_by_source.items() if key == name or key.startswith(f"{name}."))
         count = "a share of the prompts" if cut else f"{tests.height} prompts taken"
         files = ", ".join(table.filter(split="train")["file"].unique(maintain_order=True).to_list())
-        use = f"to use {kept[0]}: splits: {{test: {Path(kept[0]).stem}}}"
+        use = f"to use {heldout_files[0]}: splits: {{test: {Path(heldout_files[0]).stem}}}"
         key = f"data.files.{name.replace('/', '.')}"
         yield f"note: {key}: the score will be on {count} from {files} (test_share); {use}"
 
@@ -123,9 +125,9 @@ def _leaks(settings: Settings, tables: Mapping[str, pl.DataFrame]) -> Iterator[s
         yield f"note: {leak}{both}"
 
 
-def _unread(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]:
+def _unread(settings: Settings, first_by_source: Mapping[str, FirstRows]) -> Iterator[str]:
     """Yield a line about data that `check` did not read."""
-    cut = [place for rows in found.values() for place in rows.cut]
+    cut = [place for rows in first_by_source.values() for place in rows.cut]
     left = [f"the rows after the first {FIRST} of {_several(cut, 'file')}"] if cut else []
     left += [f"data.hub.{name}" for name in group_of(settings, "data.hub")]
     left += [f"what data.tasks.{name} makes" for name, run in group_of(settings, "data.tasks").items() if _is_own(run)]
@@ -144,17 +146,17 @@ def _unread_answers(settings: Settings) -> tuple[list[str], list[str]]:
         is_measured, drawn = where.startswith("evaluate."), entry in group_of(settings, "data.files")
         try:
             if drawn:
-                found = _drawn_answers(entry, str(run.get("split", "test")) if is_measured else None)
-                counted = f"of {found.of:,} rows of {data}, drawn with the seed 0"
+                unread = _drawn_answers(entry, str(run.get("split", "test")) if is_measured else None)
+                counted = f"of {unread.of:,} rows of {data}, drawn with the seed 0"
                 notes.append(f"note: {where} has no reward: `correct` was tried on the answers {counted}")
             elif not table_path(data).is_file():
                 continue
             else:
-                found = _stored_answers(data)
-                counted = f"of {found.of:,} rows of {table_path(data)}"
+                unread = _stored_answers(data)
+                counted = f"of {unread.of:,} rows of {table_path(data)}"
             if drawn or not is_measured:
-                refuse_unread(found, where, counted)
-            if is_measured and found.rows == found.of:  # of training rows, or no row has an answer
+                refuse_unread(unread, where, counted)
+            if is_measured and unread.rows == unread.of:  # of training rows, or no row has an answer
                 set_one = "set its reward, e.g. {correct: {answer: exact}} (docs/rewards.md)"
                 notes.append(f"note: {where} has no reward, and `correct` can read no answer {counted}: {set_one}")
         except PosttrainError as error:
@@ -164,12 +166,12 @@ def _unread_answers(settings: Settings) -> tuple[list[str], list[str]]:
 
 def _without_reward(settings: Settings) -> dict[str, Mapping[str, Any]]:
     """Return the sampling runs and evaluations that set no reward and therefore use `correct`."""
-    found = {f"online.runs.{name}": run for name, run in group_of(settings, "online.runs").items()}
+    runs = {f"online.runs.{name}": run for name, run in group_of(settings, "online.runs").items()}
     others = group_of(settings, "evaluate.runs").items()
-    found |= {f"evaluate.runs.{name}": run for name, run in others if isinstance(run, Mapping) and "by" not in run}
+    runs |= {f"evaluate.runs.{name}": run for name, run in others if isinstance(run, Mapping) and "by" not in run}
     if group_of(settings, "evaluate.policies"):
-        found["evaluate.settings"] = group_of(settings, "evaluate.settings")
-    return {where: run for where, run in found.items() if isinstance(run, Mapping) and run.get("reward") is None}
+        runs["evaluate.settings"] = group_of(settings, "evaluate.settings")
+    return {where: run for where, run in runs.items() if isinstance(run, Mapping) and run.get("reward") is None}
 
 
 def _stored_answers(data: str) -> Unread:
@@ -191,27 +193,27 @@ def _drawn_answers(entry: str, measured: str | None) -> Unread:
         drawn += [drawn_rows(
             source, "prompts", where, root, outside_workspace=params.outside_workspace, count=DRAWN // len(sources)
         )]  # fmt: skip
-    found = [rows.filter(split=measured or "train") for rows in drawn if rows.height]
-    if not any(rows.height for rows in found):
-        found = [rows.filter(split="train") for rows in drawn if rows.height]
+    frames = [rows.filter(split=measured or "train") for rows in drawn if rows.height]
+    if not any(rows.height for rows in frames):
+        frames = [rows.filter(split="train") for rows in drawn if rows.height]
     if measured:
-        found = [rows.filter(pl.col("answer").str.strip_chars() != "") for rows in found]
+        frames = [rows.filter(pl.col("answer").str.strip_chars() != "") for rows in frames]
     wrong = [
         f"{place_of(row['file'], row['line'])}: {excerpt(row['answer'], 60)} ({why})"
-        for rows in found
+        for rows in frames
         for row in rows.iter_rows(named=True)
         if (why := why_unread(row, catalog.term("correct", 1.0))) is not None
     ]
-    return Unread(len(wrong), sum(rows.height for rows in found), wrong[:SHOWN])
+    return Unread(len(wrong), sum(rows.height for rows in frames), wrong[:SHOWN])
 
 
-def _unread_variables(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]:
+def _unread_variables(settings: Settings, first_by_source: Mapping[str, FirstRows]) -> Iterator[str]:
     """Yield a line for each run whose first row sets variables that its model's template does not read."""
     groups = [stage.group for stage in STAGES if stage.makes == "model"]
     for where in (f"{group}.{name}" for group in groups for name in group_of(settings, group)):
         params = load_settings(*where.rsplit(".", 1))
         data, start = getattr(params, "data", ""), getattr(params, "start", "")
-        variables = row_variables((found[data].first if data in found else None) or {})
+        variables = row_variables((first_by_source[data].first if data in first_by_source else None) or {})
         source = template_of(start, settings) if variables else None
         if unread := [name for name in variables if source is not None and not reads(source, name)]:
             named = f"chat_template_kwargs of {data} has {', '.join(unread)}"
@@ -272,10 +274,10 @@ def _terms(params: Any) -> Iterator[tuple[str, WeightedReward]]:
             yield from _terms(value)
 
 
-def _call_rewards(named: list[_Named], found: Mapping[str, FirstRows]) -> tuple[list[str], list[str]]:
+def _call_rewards(named: list[_Named], first_by_source: Mapping[str, FirstRows]) -> tuple[list[str], list[str]]:
     """Return errors of the rewards, and notes about those that were not called or failed on the made-up example."""
     with ThreadPoolExecutor(4) as threads:
-        results = list(threads.map(lambda reward: _call_reward(reward, found.get(reward.data)), named))
+        results = list(threads.map(lambda reward: _call_reward(reward, first_by_source.get(reward.data)), named))
     return [line for line, is_fault in filter(None, results) if is_fault], [
         line for line, is_fault in filter(None, results) if not is_fault
     ]

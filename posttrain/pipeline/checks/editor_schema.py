@@ -1,4 +1,4 @@
-"""A JSON schema of params.yaml for editors, from the models that `check` uses: keys, descriptions, preset names."""
+"""A JSON schema of params.yaml for editors: keys, descriptions and preset names, from the models of `check`."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def editor_schema() -> str:
     kinds |= {
         key: Annotated[field.annotation, Field(description=field.description), *field.metadata] for key, field in _TERMS
     }
-    found, made_defs = made.generate_definitions(
+    schemas, made_defs = made.generate_definitions(
         [(key, "validation", TypeAdapter(kind).core_schema) for key, kind in kinds.items()]
     )
     defs: dict[str, JsonSchemaValue] = dict(made_defs)  # type: ignore[arg-type]
-    ref = {key: found[key, "validation"] for key in kinds}
+    ref = {key: schemas[key, "validation"] for key in kinds}
 
     def run_of(model: type[BaseModel]) -> JsonSchemaValue:
         return defs[ref[model]["$ref"].rpartition("/")[2]]
@@ -105,12 +105,12 @@ def _rewards(terms: Mapping[str, Any], options_of: Callable[[type[BaseModel]], A
         settings = {key: terms[key] for key in shared if key in terms} | {"type": {"type": "string"}}
         options = options_of(reward.options).get("properties", {})
         known[name] = {"anyOf": [{"type": "number"}, _object({**settings, **options})]}
-    own = {OWN["pattern"]: {"anyOf": [{"type": "number"}, {"type": "object"}]}}
+    custom = {OWN["pattern"]: {"anyOf": [{"type": "number"}, {"type": "object"}]}}
     named: JsonSchemaValue = {"type": "object", "required": ["type"]}
-    return {"type": "object", "properties": known, "patternProperties": own, "additionalProperties": named}
+    return {"type": "object", "properties": known, "patternProperties": custom, "additionalProperties": named}
 
 
-def _by_key(key: str, models: Mapping[str, JsonSchemaValue], own: JsonSchemaValue | None) -> JsonSchemaValue:
+def _by_key(key: str, models: Mapping[str, JsonSchemaValue], custom: JsonSchemaValue | None) -> JsonSchemaValue:
     """Return the schema of a run whose key decides its type. Names with the same type share a branch."""
     branches: dict[str, tuple[JsonSchemaValue, list[str]]] = {}
     for name, model in models.items():
@@ -120,7 +120,7 @@ def _by_key(key: str, models: Mapping[str, JsonSchemaValue], own: JsonSchemaValu
         {"if": {"properties": {key: {"enum": names}}, "required": [key]}, "then": model}
         for model, names in branches.values()
     ]
-    properties = {key: {"anyOf": [known, own]} if own else known}
+    properties = {key: {"anyOf": [known, custom]} if custom else known}
     return {"type": "object", "required": [key], "properties": properties, "allOf": rules}
 
 
@@ -130,7 +130,7 @@ class _Schema(GenerateJsonSchema):
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's own name
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        """Accept what choices, rewards and short forms of tables accept."""
+        """Accept choices, rewards and short forms of tables."""
         function: Any = schema["function"]["function"]
         if isinstance(choice := getattr(function, "__self__", None), OneOf):
             return self._choice(choice)
@@ -146,7 +146,7 @@ class _Schema(GenerateJsonSchema):
         return inner
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
-        """Return false, because the keys are descriptive."""
+        """Return false: a key needs no title in addition to its name."""
         return False
 
     def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
@@ -162,8 +162,8 @@ class _Schema(GenerateJsonSchema):
             properties = {**options.get("properties", {}), "type": {"const": name, "description": entry.formula}}
             forms.append(_object(properties))
         if choice.own:
-            own: JsonSchemaValue = {"type": "object", "properties": {"type": OWN}, "required": ["type"]}
-            forms += [OWN, own]
+            custom: JsonSchemaValue = {"type": "object", "properties": {"type": OWN}, "required": ["type"]}
+            forms += [OWN, custom]
         return {"anyOf": forms}
 
     def _options(self, model: type[BaseModel]) -> JsonSchemaValue:

@@ -30,7 +30,7 @@ from posttrain.train.learning_rates import explained, parameters_of
 
 
 def config_of(model: str, settings: Settings) -> Any:
-    """Return the config of a folder under models/; if it does not exist yet, of its run's start."""
+    """Return the config of a folder under models/, or of its run's start model if the folder does not exist yet."""
     source = config_source(model, settings)
     if isinstance(source, Path):
         return load_config(source)
@@ -74,7 +74,7 @@ def config_source(model: str, settings: Settings) -> Any:
         return settings_of(group, at(settings, f"{group}.{run}"), f"{group}.{run}")
     if not chain:
         raise ModelError(
-            what="no config.json there", where=model, fix="Give a folder with one, or a run of params.yaml"
+            what="no config.json there", where=model, fix="Give a folder with a config.json, or a run of params.yaml"
         )
     if _has_config(model_path(root)) and stage_of(settings, root) not in lock:  # its stage was run without DVC
         return model_path(root)
@@ -88,7 +88,7 @@ def _has_config(folder: Path) -> bool:
 
 
 def _is_current(model: str, settings: Settings, lock: Mapping[str, Any]) -> bool:
-    """Return whether dvc.lock has the present settings of the run that makes a model."""
+    """Tell whether dvc.lock has the present settings of the run that makes a model."""
     section = section_of(settings, model)
     recorded = lock.get(stage_of(settings, model), {}).get("params", {}).get(PARAMS_FILE, {})
     return bool(recorded.get(section, NONE) == at(settings, section))

@@ -1,4 +1,4 @@
-"""Find the file of a table that a command names, or suggest the stage that makes it or another name."""
+"""Find the file of a table in a command, or suggest the stage that makes it or a similar name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def table_file(name: str) -> Path:
     makers = _makers(read()) if Path(PARAMS_FILE).is_file() else {}
     asked = name.removeprefix("data/").removesuffix(".parquet") if name.startswith("data/") else name
     if asked in makers:
-        raise DataError(what="the table is not made yet", where=name, fix=f"Make it: dvc repro {makers[asked]}")
+        raise DataError(what="the table does not exist yet", where=name, fix=f"Make it: dvc repro {makers[asked]}")
     if near := nearest(asked, list(makers)):
         raise DataError(what="no such table", where=name, fix=f"Did you mean '{near}'?")
     known = f", or one of {', '.join(makers)}" if makers else ""

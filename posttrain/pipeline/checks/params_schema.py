@@ -61,7 +61,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def check_params(root: Path = Path()) -> str:
-    """Check every run in params.yaml and the names it uses. `root`: the folder that your own paths start from."""
+    """Check every run in params.yaml and the names it uses. Your own paths are relative to `root`."""
     settings = read()
     _check_dvc_reads_it()
     errors: list[str] = []
@@ -169,15 +169,17 @@ def _collected(errors: list[str]) -> Iterator[None]:
 def _check_name(name: object, group: str) -> None:
     if not isinstance(name, str) or not re.fullmatch(PART, name) or name == NONE:
         fix = "Use up to 100 letters, digits, '-' and '_', beginning with a letter or digit"
-        raise ParamsError(what=f"{group}: {excerpt(name, 100)} cannot name a run", where=PARAMS_FILE, fix=fix)
+        raise ParamsError(
+            what=f"{group}: {excerpt(name, 100)} is not a valid name for a run", where=PARAMS_FILE, fix=fix
+        )
 
 
 def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
     """Yield a line for each missing file or folder of the user, and for names that cannot exist on the Hub."""
     if isinstance(params, FilesRun | FolderRun):
         folder = root / params.path
-        found = unreadable(folder, outside_workspace=params.outside_workspace)
-        yield from (f"{where}.path = '{params.path}': {what}. {REMOVE}." for what in found)
+        unreadable_file = unreadable(folder, outside_workspace=params.outside_workspace)
+        yield from (f"{where}.path = '{params.path}': {what}. {REMOVE}." for what in unreadable_file)
         if not folder.is_dir():
             what = "is a file, not a folder" if folder.exists() else "folder not found"
             yield f"{where}.path = '{params.path}': {what}."
@@ -279,8 +281,8 @@ def _lines(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 def _choice_lines(path: str, choice: OneOf[Any], description: str) -> Iterator[str]:
     """Yield a choice with its types and their options."""
-    own = " or MODULE:NAME" if choice.own else ""
-    yield f"{path}: {'|'.join(choice.table)}{own} = {choice.default!r}  {description}; a name, or {{type: NAME, ...}}"
+    more = " or MODULE:NAME" if choice.own else ""
+    yield f"{path}: {'|'.join(choice.table)}{more} = {choice.default!r}  {description}; a name, or {{type: NAME, ...}}"
     for name, entry in usable(choice.table):
         options = [line for line in _lines(entry.options, f"{path}.") if not line.startswith(f"{path}.type:")]
         yield f"  {path}: {name}  {entry.formula}"

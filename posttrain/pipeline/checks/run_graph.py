@@ -26,7 +26,7 @@ SAMPLERS = ("online", "distill")
 
 
 class RunOutputs:
-    """The tables and models that runs in params.yaml make. It finds slots that name anything else."""
+    """The tables and models that runs in params.yaml make, to find slots that name anything else."""
 
     def __init__(self, settings: Settings, left: Leftovers, errors: list[str], root: Path = Path()) -> None:
         self.settings, self.models = settings, dict[str, str]()
@@ -52,7 +52,7 @@ class RunOutputs:
                     self.tables |= dict.fromkeys(_tables(stage.group, name, run), where)
 
     def unknown(self, where: str, params: Any) -> Iterator[str]:
-        """Yield a line for each slot of the run whose name no run makes."""
+        """Yield a line for each slot of the run that names an output of no run."""
         named = slots(type(params))
         for slot, extra in named.items():
             name = getattr(params, slot)
@@ -93,9 +93,9 @@ class RunOutputs:
         return [member.rpartition("/")[2] for member in models_of_set(self.settings, model)]
 
     def _kinds(self, model: str) -> set[bool]:
-        """Return whether the models of a set, or the one model, are reward models, as far as this is known."""
-        found = (self.scorers.get(one, one.startswith("reward/")) for one in models_of_set(self.settings, model))
-        return {kind for kind in found if kind is not None}
+        """Tell whether the models of a set, or the one model, are reward models, as far as this is known."""
+        scoring = (self.scorers.get(one, one.startswith("reward/")) for one in models_of_set(self.settings, model))
+        return {kind for kind in scoring if kind is not None}
 
     def _misfit(self, model: str, *, scores: bool | None, sets: bool) -> str | None:
         """Return why a slot cannot use a model; None if it can."""
@@ -115,7 +115,7 @@ class RunOutputs:
         scores: bool | None = False,
         sets: bool = False,
     ) -> Iterator[str]:
-        """Yield what is wrong with a name, if anything. `kinds`: allowed kinds of tables; None: a model.
+        """Yield the faults of a name. `kinds`: allowed kinds of tables; None: it must be a model.
 
         `scores`: it must be a reward model; None: it may be one. `sets`: a set of language models is allowed.
         """
@@ -137,7 +137,7 @@ class RunOutputs:
             yield f"{where} = '{name}': {self._misfit(name, scores=scores, sets=sets)}. {hint}"
 
     def _fits(self, name: str, kinds: list[str] | None, *, scores: bool | None, sets: bool) -> bool:
-        """Return whether a slot for these kinds of tables, or for a model, can use this one."""
+        """Tell whether a slot for these kinds of tables, or for a model, can use this one."""
         if kinds is not None:
             return name.partition("/")[2] in kinds
         return self._misfit(name, scores=scores, sets=sets) is None
@@ -165,43 +165,43 @@ class RunOutputs:
                     yield from walk(other, (*path, where))
 
         for where in typed:
-            if found := next(walk(where, ()), None):
-                yield found
+            if ring := next(walk(where, ()), None):
+                yield ring
                 return
 
 
 def _base_scorers(settings: Settings, root: Path) -> dict[str, bool | None]:
-    """Return whether each model of `base` is a reward model, by its config.json; None if it is not on disk yet."""
-    found: dict[str, bool | None] = dict.fromkeys((f"base/{name}" for name in group_of(settings, "base.hub")), None)
+    """Tell whether each model of `base` is a reward model, by its config.json; None if it is not on disk yet."""
+    scorers: dict[str, bool | None] = dict.fromkeys((f"base/{name}" for name in group_of(settings, "base.hub")), None)
     for name, run in group_of(settings, "base.folders").items():
         try:
             config = json.loads((root / str(run["path"]) / "config.json").read_bytes())
-            found[f"base/{name}"] = str(config["architectures"][0]).endswith("ForSequenceClassification")
+            scorers[f"base/{name}"] = str(config["architectures"][0]).endswith("ForSequenceClassification")
         except (OSError, ValueError, LookupError, TypeError):  # reported where the model is taken in
-            found[f"base/{name}"] = None
-    return found
+            scorers[f"base/{name}"] = None
+    return scorers
 
 
 def _tables(group: str, name: str, run: Any) -> list[str]:
     """Return the tables that a run of `data` makes, in the notation of slots."""
     settings = run if isinstance(run, Mapping) else {}
-    found: list[str]
+    kinds: list[str]
     if group == "data.tasks":
         try:
             generator = load_task(str(settings.get("task"))).generator
         except PosttrainError:  # reported where the run is loaded
             generator = None
-        found = list(generator.kinds) if generator else []
+        kinds = list(generator.kinds) if generator else []
     elif group == "data.samples":
         wanted = settings.get("tables", DEFAULT_TABLES)
-        found = [kind for kind in SAMPLED if kind in wanted] if isinstance(wanted, list | tuple) else []
+        kinds = [kind for kind in SAMPLED if kind in wanted] if isinstance(wanted, list | tuple) else []
     else:
-        found = [kind for kind in USER_KINDS if settings.get(kind)]
-        if "pairs" in found and "feedback" not in found:
-            found.append("feedback")
-        if not found and "data" in settings:  # a table of the kind that `data` is
-            found = [str(settings.get("data")).partition("/")[2]]
-    return [f"{name}/{kind}" for kind in found]
+        kinds = [kind for kind in USER_KINDS if settings.get(kind)]
+        if "pairs" in kinds and "feedback" not in kinds:
+            kinds.append("feedback")
+        if not kinds and "data" in settings:  # a table of the kind that `data` is
+            kinds = [str(settings.get("data")).partition("/")[2]]
+    return [f"{name}/{kind}" for kind in kinds]
 
 
 def _helpers(settings: Settings) -> set[str]:
@@ -222,11 +222,11 @@ def notes(settings: Settings, left: Leftovers) -> list[str]:
         for name in group_of(settings, stage.group)
     ]
     missing, runs = [model for model in models if model not in measured], list(left)
-    found = []
+    hints = []
     if missing:
-        found.append(f"note: not evaluated: {', '.join(missing)}. Add LABEL: MODEL to evaluate.policies")
+        hints.append(f"note: not evaluated: {', '.join(missing)}. Add LABEL: MODEL to evaluate.policies")
     if runs:
         some = ", ".join(runs[:LISTED]) + (", ..." if len(runs) > LISTED else "")
         count = f"{len(runs)} removed run{'s' * (len(runs) > 1)}"
-        found.append(f"note: {count} left outputs or entries in dvc.lock ({some}). {CLEAN} removes them")
-    return found
+        hints.append(f"note: {count} left outputs or entries in dvc.lock ({some}). {CLEAN} removes them")
+    return hints

@@ -1,1 +1,1 @@
-"""The commands of `posttrain`, one file or folder each, with its arguments (`add_arguments`) and its work (`run`)."""
+"""The commands of `posttrain`, one file or folder each. `add_arguments` adds arguments; `run` does the work."""

@@ -12,7 +12,7 @@ EXAMPLE = "online/grpo --temperature 0"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments: a model and sampling options."""
     parser.add_argument("model", metavar="MODEL", help="a folder, or a model under models/, e.g. online/grpo")
-    likeliest = "default: 1; 0 takes the likeliest token at each step"
+    likeliest = "default: 1; 0: the likeliest token at each step"
     parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help=likeliest)
 
 
@@ -35,11 +35,11 @@ def run(arguments: Namespace) -> str:
             if not turns:
                 continue
             seed = secrets.randbits(63)
-            (found,) = policy.answer([Job(turns, sampling, seed=seed, greedy=temperature == 0)])
-            if isinstance(found, PosttrainError):
+            (answers,) = policy.answer([Job(turns, sampling, seed=seed, greedy=temperature == 0)])
+            if isinstance(answers, PosttrainError):
                 turns = turns[:-1]
-                print(f"error: {found}")
+                print(f"error: {answers}")
                 continue
-            print(found.answers[0].text)
-            turns.append({"role": "assistant", "content": found.answers[0].text})
+            print(answers.answers[0].text)
+            turns.append({"role": "assistant", "content": answers.answers[0].text})
     return "\nthe chat has ended"

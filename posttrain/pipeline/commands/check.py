@@ -34,9 +34,9 @@ def run(_: Namespace) -> str:
 
     refuse_pipes([CUSTOM, *map(Path, OUTPUTS)])  # before own code is imported
     try:
-        found = [check_params(), check_rows(), check_models(), kept_note()]
+        reports = [check_params(), check_rows(), check_models(), kept_note()]
     except ParamsError as error:  # an unknown name may be that of a plugin which was there when a run was made
         if not (missing := missing_in_records()):
             raise
         raise ParamsError(what=error.what, where=error.where, fix=f"{error.fix}. {missing}") from error
-    return "\n".join(filter(None, [*found, *plugin_lines()]))
+    return "\n".join(filter(None, [*reports, *plugin_lines()]))

@@ -11,11 +11,11 @@ EXAMPLE = "--list"
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the argument: what to clean. Default: outputs and entries of dvc.lock."""
-    parser.add_argument("--list", action="store_true", help="list the outputs and entries only")
+    parser.add_argument("--list", action="store_true", help="only list the outputs and entries")
     actions = add_actions(parser, "runs")
-    does = "remove checkpoints that no run of params.yaml would resume, but none of a running stage"
+    does = "remove checkpoints that no run of params.yaml would resume, except checkpoints of running stages"
     checkpoints = add_action(actions, "clean", "checkpoints", does, "--all")
-    checkpoints.add_argument("--all", action="store_true", help="also remove checkpoints that a run would resume")
+    checkpoints.add_argument("--all", action="store_true", help="remove checkpoints that a run would resume, too")
 
 
 def run(arguments: Namespace) -> str:

@@ -25,21 +25,23 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments: names, and how to compare them."""
     names = "a policy, an experiment, a sweep (all its experiments), a commit or 'workspace'; default: all policies"
     parser.add_argument("names", nargs="*", metavar="NAME", help=names)
-    policy = "the policy of each experiment, e.g. grpo or online/grpo; default: of those that differ the last one"
+    policy = "the policy of each experiment, e.g. grpo or online/grpo; default: the last policy that differs"
     parser.add_argument("--policy", metavar="NAME", help=policy)
-    against = "compare each with this one only; default: all pairs. With --factor: the level to compare with"
+    against = "compare each setting only with this one; default: all pairs. With --factor: the level to compare with"
     parser.add_argument("--against", action="append", default=[], metavar="NAME", help=against)
-    factor = "a planned question: what this setting changes, averaged over all others that vary, e.g. kl; repeatable"
+    factor = (
+        "a planned question: the effect of this setting, e.g. kl, averaged over all other varied settings; repeatable"
+    )
     parser.add_argument("--factor", action="append", default=[], metavar="NAME", help=factor)
     parser.add_argument("--task", action="append", default=[], metavar="NAME", help="use only prompts of this task")
-    table = "without names: the policies that are evaluated on this table; default: that of evaluate.settings"
+    table = "without names: compare the policies evaluated on this table; default: the table of evaluate.settings"
     parser.add_argument("--table", metavar="NAME/KIND", help=table)
-    page = "write a page: a row for each setting, with the parameters that vary as columns, the best first"
+    page = "write a page with a row for each setting, best first, and the varied parameters as columns"
     parser.add_argument("--to", metavar="FILE", help=page)
     metric = "compare a metric, or a part of the reward, instead of the score: a name of evaluate.settings.metrics"
     parser.add_argument("--metric", metavar="NAME", help=metric)
-    parser.add_argument("--greedy", action="store_true", help="compare the greedy completions, not the sampled ones")
-    tokens = "of two policies: how the second one ranks each token of the first one's greedy answers"
+    parser.add_argument("--greedy", action="store_true", help="compare greedy completions instead of samples")
+    tokens = "for two policies: show how the second policy ranks each token of the first policy's greedy answers"
     parser.add_argument("--tokens", action="store_true", help=tokens)
 
 
@@ -48,11 +50,11 @@ def run(arguments: Namespace) -> str:
     if arguments.tokens:
         return _tokens(arguments)
     if arguments.names and arguments.table:
-        fix = "Remove it, or the names: then all policies of that table are compared"
-        raise ParamsError(what="--table is read only without names", where="compare --table", fix=fix)
+        fix = "Remove --table, or remove the names to compare all policies of that table"
+        raise ParamsError(what="--table cannot be used with names", where="compare --table", fix=fix)
     if len(arguments.against) > 1 and not arguments.factor:
-        fix = "Give one. With --factor there can be one for each factor"
-        raise ParamsError(what="--against is given twice", where="compare --against", fix=fix)
+        fix = "Give one baseline. With --factor you can give one for each factor"
+        raise ParamsError(what="--against was given twice", where="compare --against", fix=fix)
     page = target(arguments.to, "compare --to", ".html") if arguments.to else None
     from posttrain.pipeline.compare.comparison import compare
     from posttrain.pipeline.compare.guards import by_metric, without_value
@@ -62,18 +64,18 @@ def run(arguments: Namespace) -> str:
 
     score: Score = "greedy" if arguments.greedy else "sampled"
     selection = selected(arguments.names, arguments.policy, score, arguments.task, arguments.table)
-    chosen = selection.found
+    chosen = selection.policies
     notes = [f"no result of {name}: it still runs, or it failed (.sweeps/{name}.log)" for name in selection.unfinished]
     notes += selection.notes
     notes += _not_current([one.policy for one in chosen if not one.weights])
     if arguments.metric:
         notes += without_value(chosen, arguments.metric)
         chosen = [by_metric(one, arguments.metric) for one in chosen]
-    answers = _planned(arguments, replace(selection, found=chosen), notes)
+    answers = _planned(arguments, replace(selection, policies=chosen), notes)
     if answers is None or page:
         against = arguments.against[0] if arguments.against and answers is None else None
-        found = compare(chosen, against)
-        found = replace(found, notes=[*notes, *found.notes])
+        comparison = compare(chosen, against)
+        comparison = replace(comparison, notes=[*notes, *comparison.notes])
     if page:
         from posttrain.files import write_text
         from posttrain.pipeline.compare.importance import importance
@@ -81,7 +83,7 @@ def run(arguments: Namespace) -> str:
 
         mattered = importance(chosen, answers.questions if answers else ())
         typed = _typed(arguments)
-        write_text(page, comparison_page(found, typed, score, against, arguments.metric, answers, mattered))
+        write_text(page, comparison_page(comparison, typed, score, against, arguments.metric, answers, mattered))
         print(f"page written: {page}", file=sys.stderr)
     if answers is not None:
         from posttrain.pipeline.compare.planned_text import planned_data, planned_text
@@ -91,7 +93,7 @@ def run(arguments: Namespace) -> str:
             if arguments.json
             else planned_text(answers, score, arguments.metric)
         )
-    return Document(as_json(as_data(found))) if arguments.json else as_text(found, score, arguments.metric)
+    return Document(as_json(as_data(comparison))) if arguments.json else as_text(comparison, score, arguments.metric)
 
 
 def _planned(arguments: Namespace, selection: Selection, notes: Sequence[str]) -> Planned | None:
@@ -104,9 +106,9 @@ def _planned(arguments: Namespace, selection: Selection, notes: Sequence[str]) -
     from posttrain.settings.plain import flattened
 
     # the levels of one policy in several experiments are those of the whole file; else of each run itself
-    one_policy = len({policy.policy for policy in selection.found}) == 1
+    one_policy = len({policy.policy for policy in selection.policies}) == 1
     home = flattened(read_yaml(PARAMS_FILE)) if one_policy else {}
-    answers = planned(selection.found, arguments.factor, arguments.against, selection.left_out, home)
+    answers = planned(selection.policies, arguments.factor, arguments.against, selection.left_out, home)
     return replace(answers, notes=[*notes, *answers.notes])
 
 
@@ -145,5 +147,5 @@ def _tokens(arguments: Namespace) -> str:
     if others:
         what, fix = f"--{others[0]} is not read with --tokens", f"Remove --{others[0]}"
         raise ParamsError(what=what, where="compare", fix=fix)
-    found = token_shift(arguments.names)
-    return Document(as_json(asdict(found))) if arguments.json else str(found)
+    shift = token_shift(arguments.names)
+    return Document(as_json(asdict(shift))) if arguments.json else str(shift)

@@ -31,8 +31,10 @@ NAMES = ("NAME", "POLICY", "RUN", "WHAT")
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the argument: a shell."""
-    parser.add_argument("shell", choices=list(SCRIPTS), help="whose script is printed")
-    parser.add_argument("words", nargs=REMAINDER, metavar="[WORD]", help="what is completed: the script gives them")
+    parser.add_argument("shell", choices=list(SCRIPTS), help="print the script for this shell")
+    parser.add_argument(
+        "words", nargs=REMAINDER, metavar="[WORD]", help="the words to complete; the script passes them"
+    )
 
 
 def run(arguments: Namespace) -> str:
@@ -51,12 +53,12 @@ def completions(words: Sequence[str]) -> list[str]:
         command = next((group.choices[word] for group in groups if word in group.choices), command)
     options = {name: action for action in command._actions for name in action.option_strings}
     if last.startswith("-"):
-        found = list(options)
+        candidates = list(options)
     elif (option := options.get(before[-1])) and option.nargs != 0:
-        found = _values(option)
+        candidates = _values(option)
     else:
-        found = [value for action in command._actions if not action.option_strings for value in _values(action)]
-    return [value for value in found if value.startswith(last)]
+        candidates = [value for action in command._actions if not action.option_strings for value in _values(action)]
+    return [value for value in candidates if value.startswith(last)]
 
 
 def _values(action: Action) -> list[str]:

@@ -16,7 +16,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> str:
-    """Draw the graph. It reads dvc.yaml and params.yaml, and runs nothing."""
+    """Draw the graph from dvc.yaml and params.yaml, without running anything."""
     from posttrain.errors import ParamsError
     from posttrain.files import write_text
     from posttrain.pipeline.lineage.stage_graph import StageGraph

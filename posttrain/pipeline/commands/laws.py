@@ -12,7 +12,7 @@ EXAMPLE = "my_losses"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the argument: a module."""
     parser.add_argument("module", metavar="MODULE", help="e.g. my_losses for custom/my_losses.py")
-    parser.add_argument("--all", action="store_true", help="show the laws that hold as well")
+    parser.add_argument("--all", action="store_true", help="show laws that hold, too")
 
 
 def run(arguments: Namespace) -> str:

@@ -1,4 +1,4 @@
-"""The command line: the overview of all commands, and the arguments of the chosen one."""
+"""The command line: the overview of all commands, and the arguments of the chosen command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOES = {name: does for group in COMMANDS.values() for name, does in group.items(
 def parse(words: Sequence[str]) -> Namespace:
     """Parse a command line. Only the module of its command is imported."""
     if words and words[0] in RENAMED:
-        fix = f"It is `posttrain {RENAMED[words[0]]}` now"
+        fix = f"Use `posttrain {RENAMED[words[0]]}`"
         raise ParamsError(what=f"'{words[0]}' was renamed", where="posttrain", fix=fix)
     named = words[0] if words and (words[0] in DOES or words[0] in _plugins()) else None
     if words and named is None and not words[0].startswith("-"):
@@ -49,7 +49,7 @@ class Document(str):
 
 
 def run(arguments: Namespace) -> str:
-    """Run the command and return its output. With `--json` it is one document, and everything else goes to stderr."""
+    """Run the command and return its output. With `--json` the output is one document; all else goes to stderr."""
     module = _module(arguments.command)
     if not arguments.json:
         with _said_meanwhile(getattr(module, "DOING", "")):
@@ -80,7 +80,7 @@ def as_json(data: object) -> str:
 
 
 def parser(*names: str | None) -> ArgumentParser:
-    """Make the parser with the arguments of these commands. For other commands it only has a help line."""
+    """Make the parser with the arguments of these commands. Other commands only get a help line."""
     top = _Parser(prog="posttrain", add_help=False, usage="posttrain COMMAND ...", epilog="example: posttrain check")
     top.add_argument("-h", "--help", action="store_const", const=None, dest="command", help="show all commands")
     top.add_argument("--version", action=_Version, nargs=0, help="show the version")
@@ -169,7 +169,7 @@ class _Parser(ArgumentParser):
     """A parser that suggests the nearest name, and reports errors as JSON if --json is given."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage of the command that was typed, and what is wrong with it."""
+        """Print the command's usage and the mistake in the command line."""
         if wrong := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)$", message):
             known = [name.strip(" '") for name in wrong[2].split(",")]
             message += _near(wrong[1], known)

@@ -37,12 +37,12 @@ COMMANDS: Final[Listing[Command]] = Listing("", "", group=GROUP, adopt=with_meth
 
 
 def origin(name: str) -> str:
-    """Return where a command comes from, for a list that imports none of them."""
+    """Return a command's origin as text, without importing the command."""
     return ", ".join(f"{plugin.distribution} {plugin.version}".strip() for plugin in plugins.registered(GROUP)[name])
 
 
 def say_gone() -> None:
-    """Print one line on stderr about our own plugins that are registered but missing."""
+    """Print one line on stderr about posttrain's plugins that are registered but missing."""
     if gone := [f"{plugin.group} {plugin.name}" for plugin in plugins.every() if plugin.is_ours and plugin.is_gone]:
         print(f"note: registered plugins are gone, and all else works: {', '.join(gone)}", file=sys.stderr)
 
@@ -66,21 +66,21 @@ def add_plugins(actions: Any, command: str) -> None:
 
 
 def command_names() -> list[str]:
-    """Return the commands of plugins, without actions of other commands and names that we use."""
+    """Return the commands of plugins, except actions of other commands and names of posttrain's commands."""
     from posttrain.pipeline.commands.line import DOES
 
     return [name for name in COMMANDS if "." not in name and name not in DOES]
 
 
 class LateParser(ArgumentParser):
-    """The parser of a plugin's command. It imports the plugin when it starts to parse."""
+    """The parser of a plugin's command. It imports the plugin only when it parses."""
 
     command = ""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.command:
-            found, self.command = COMMANDS[self.command], ""
-            self.description = f"{found.DOES[0].upper()}{found.DOES[1:]}."
-            self.epilog = f"example: {self.prog} {found.EXAMPLE}"
-            found.add_arguments(self)
+            command, self.command = COMMANDS[self.command], ""
+            self.description = f"{command.DOES[0].upper()}{command.DOES[1:]}."
+            self.epilog = f"example: {self.prog} {command.EXAMPLE}"
+            command.add_arguments(self)
         return super().parse_known_args(args, namespace)

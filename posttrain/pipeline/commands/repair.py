@@ -10,13 +10,13 @@ from posttrain.pipeline.commands.line import add_action, add_actions
 EXAMPLE = ""
 ACTIONS = {
     "verify": "read everything that DVC has cached or recorded and remove damaged files; `dvc repro` makes them again",
-    "sync": "check that dvc.lock names the inputs that the stages used, and write DVC's cache to the disk",
+    "sync": "check that dvc.lock lists the inputs that the stages used, and write DVC's cache to the disk",
     "merge": "resolve a merge conflict in dvc.lock: each entry comes from the branch that changed it",
 }
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the argument: an action. The default does everything that is quick and safe."""
+    """Add the argument: an action. The default action does all quick and safe repairs."""
     actions = add_actions(parser, "repair")
     for name, does in ACTIONS.items():
         add_action(actions, "repair", name, does)

@@ -20,8 +20,8 @@ def run(arguments: argparse.Namespace) -> str:
     from posttrain.settings.params import did_you_mean
 
     if arguments.json or "--json" in arguments.words:
-        fix = "Leave it out: metrics/ and records/ have the results as JSON"
-        raise ParamsError(what="a stage prints no document", where="--json", fix=fix)
+        fix = "Remove it: metrics/ and records/ contain the results as JSON"
+        raise ParamsError(what="a stage does not print JSON", where="--json", fix=fix)
     names = ["code", "report", *(name for stage in STAGES for name in (stage.sampled_by, stage.name) if name)]
     if arguments.stage not in names:
         fix = did_you_mean(arguments.stage, names)

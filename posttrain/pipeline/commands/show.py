@@ -9,37 +9,39 @@ from posttrain.pipeline.commands.target import target
 EXAMPLE = "results --json"
 DOING = "reading the results"
 FIGURES = """
-the metrics, all measured on prompts that were never trained on:
-  setting               policies that differ in their seeds alone
+the metrics, all measured on prompts that are never used for training:
+  setting               policies that differ only in their seeds
   score                 mean reward of the sampled completions [95 % interval over prompts, and over seeds if several]
   minus NAME            the paired difference to NAME on the same prompts, as `posttrain compare` tests it
-  pass@1                the score, where every completion is right or wrong
-  greedy                the same of the likeliest completion of each prompt
-  truncated             share of completions that were cut at the longest length
+  pass@1                the score, if every completion is right or wrong
+  greedy                the score of the likeliest completion of each prompt
+  truncated             share of completions that were cut at the maximum length
   length                mean number of tokens of a completion
-  KL to NAME            how far the policy is from that one, in nats per completion (k1)
-  other columns         the mean of a metric or a part of the reward [95 %], the completions on which it failed are left
-                        out and counted; or a number of the task"""
+  KL to NAME            distance of the policy from NAME, in nats per completion (k1)
+  other columns         the mean of a metric or a part of the reward [95 %]; completions on which it failed are left
+                        out and counted. Or a number from the task"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the argument: what to show. Default: the results."""
     actions = add_actions(parser, "results")
     parser.set_defaults(against=None, markdown=False)
-    does = "show every setting with its metrics, the best first, or why it has none"
+    does = "show every setting with its metrics, best first, or why it has no metrics"
     results = add_action(actions, "show", "results", does, "--json")
     results.epilog = f"{results.epilog}\n{FIGURES}"
-    base = "a setting, or one of its policies; default: the reference of evaluate.settings. For experiments: compare"
+    base = "a setting, or one of its policies; default: the reference of evaluate.settings. For experiments use compare"
     results.add_argument("--against", metavar="NAME", help=base)
     markdown = "print the table in Markdown, for a pull request or a README"
     results.add_argument("--markdown", action="store_true", help=markdown)
-    does = "write a page of the current results to logs/report.html, also when a run has failed"
+    does = "write a page of the current results to logs/report.html, even if a run has failed"
     report = add_action(actions, "show", "report", does, "--to page.html")
-    about = "another file, e.g. to send; it has commit, date, machine, seeds and times; default: logs/report.html"
+    about = (
+        "another file, e.g. to send; the page shows commit, date, machine, seeds and times; default: logs/report.html"
+    )
     report.add_argument("--to", metavar="FILE", help=about)
     add_plugins(actions, "show")
     add_action(actions, "show", "timings", "show what each stage spent its time on in its last run")
-    does = "show the lengths of a table's rows in a model's tokens"
+    does = "show how long a table's rows are, in tokens of a model"
     tokens = add_action(actions, "show", "tokens", does, "mine/chat base/start")
     tokens.add_argument("table", metavar="TABLE", help="e.g. mine/chat for data/mine/chat.parquet")
     model = "a folder under models/, e.g. base/start, or any folder with a tokenizer"
@@ -71,15 +73,15 @@ def _results(arguments: Namespace, action: str) -> str:
     """Show the current results, or write the report. Print what is running."""
     from posttrain.pipeline.report.stale_results import staleness
 
-    found = staleness()
-    if found.running and not (arguments.json or arguments.markdown):
-        are = "is" if len(found.running) == 1 else "are"
-        print(f"{', '.join(found.running)} {are} running; of finished stages:\n", flush=True)
+    stale = staleness()
+    if stale.running and not (arguments.json or arguments.markdown):
+        are = "is" if len(stale.running) == 1 else "are"
+        print(f"{', '.join(stale.running)} {are} running; of finished stages:\n", flush=True)
     from posttrain.pipeline.report import results
 
     if action == "report":
-        return results.write_report(found.reasons, arguments.to)
+        return results.write_report(stale.reasons, arguments.to)
     if arguments.json:
-        return Document(results.results_json(found.reasons, arguments.against))
+        return Document(results.results_json(stale.reasons, arguments.against))
     shown = results.results_markdown if arguments.markdown else results.results_table
-    return shown(found.reasons, arguments.against)
+    return shown(stale.reasons, arguments.against)

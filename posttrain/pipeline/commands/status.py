@@ -12,7 +12,7 @@ def add_arguments(_: ArgumentParser) -> None:
 
 
 def run(_: Namespace) -> str:
-    """Return the pipeline's state, read without DVC. Raise if the installed package is not the project's."""
+    """Return the pipeline's state, read without DVC. Raise if the project pins another package version."""
     from posttrain.pipeline.lock.package_pin import check_installed
     from posttrain.pipeline.lock.status import status
 

@@ -1,4 +1,4 @@
-"""Where a command may write a file that the user asks for: never over settings, code, data or results."""
+"""Check where a command may write a file for the user: never over settings, code, data or results."""
 
 from __future__ import annotations
 

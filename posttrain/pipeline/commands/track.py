@@ -20,11 +20,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     to = os.environ.get(VARIABLE) or "tensorboard"
     trackers = f"tensorboard, mlflow, wandb or trackio, or several with commas (default: ${VARIABLE}, or tensorboard)"
     parser.add_argument("--to", default=to, metavar="TRACKER", help=trackers)
-    follow = "go on until the named runs have ended; without names until it is interrupted"
+    follow = "continue until the given runs have ended; without names, until interrupted"
     parser.add_argument("--follow", action="store_true", help=follow)
     parser.add_argument("--project", default=Path.cwd().name, help="the project or experiment at the tracker")
-    parser.add_argument("--completions", type=int, default=50, metavar="N", help="rows of each table of completions")
-    parser.add_argument("--every", type=float, default=2.0, metavar="SECONDS", help="how often to look with --follow")
+    parser.add_argument(
+        "--completions", type=int, default=50, metavar="N", help="number of rows in each table of completions"
+    )
+    parser.add_argument(
+        "--every", type=float, default=2.0, metavar="SECONDS", help="time between two checks with --follow"
+    )
 
 
 def run(arguments: Namespace) -> str:

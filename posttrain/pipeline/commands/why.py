@@ -1,4 +1,4 @@
-"""`posttrain why`: explain where a number comes from, and what a source row reached."""
+"""`posttrain why`: explain where a number comes from, and what a source row has affected."""
 
 from __future__ import annotations
 

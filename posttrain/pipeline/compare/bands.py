@@ -28,7 +28,7 @@ class Band:
 
 
 def bands(settings: Sequence[Setting]) -> tuple[str, list[Band]]:
-    """Return the metric that all trainings have a curve of, and each setting's curve; empty without such a metric.
+    """Return the metric for which all trainings have a curve, and each setting's curve; empty without such a metric.
 
     The seeds of a setting are compared at the same steps, up to the shortest of them.
     """
@@ -36,7 +36,7 @@ def bands(settings: Sequence[Setting]) -> tuple[str, list[Band]]:
     metric = next((name for name in METRICS if trained and all(name in policy.curve for policy in trained)), None)
     if metric is None:
         return "", []
-    found = []
+    drawn = []
     for setting in settings:
         curves = [_curve(policy.curve[metric], used(policy, "steps")) for policy in setting.trained]
         last = min((int(steps[-1]) for steps, _ in curves if len(steps)), default=0)
@@ -44,10 +44,10 @@ def bands(settings: Sequence[Setting]) -> tuple[str, list[Band]]:
             continue
         edges = np.linspace(0, last, min(POINTS, last) + 1)
         values = np.array([_means(steps, column, edges) for steps, column in curves])
-        kept = ~np.isnan(values).any(axis=0)
-        part = values[:, kept]
-        found.append(Band(setting.label, edges[1:][kept], part.mean(axis=0), part.min(axis=0), part.max(axis=0)))
-    return metric, [band for band in found if len(band.steps)]
+        known = ~np.isnan(values).any(axis=0)
+        part = values[:, known]
+        drawn.append(Band(setting.label, edges[1:][known], part.mean(axis=0), part.min(axis=0), part.max(axis=0)))
+    return metric, [band for band in drawn if len(band.steps)]
 
 
 def _curve(column: Sequence[float | None], steps: Floats | None) -> tuple[Floats, Floats]:

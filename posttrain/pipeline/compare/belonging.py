@@ -21,7 +21,7 @@ MOST = 3
 
 @dataclass(frozen=True)
 class Belonging:
-    """What is known about the runs behind an evaluation."""
+    """Facts about the runs behind an evaluation."""
 
     code: Mapping[str, str] = field(default_factory=dict)
     """`online: custom/reward.py` -> digest, for each kind of run; also packages."""
@@ -34,7 +34,7 @@ class Belonging:
 
 
 def of_experiment(experiment: Experiment, policy: str) -> Belonging:
-    """Return what is known about a commit's evaluation of a policy. Raise if it does not belong to the commit."""
+    """Return the facts about a commit's evaluation of a policy. Raise if it does not match the commit."""
     with tempfile.TemporaryDirectory() as folder, without_folder(folder):
         reasons = AtCommit(experiment.commit, Path(folder))
         run = evaluated(reasons.settings).get(policy)
@@ -44,14 +44,17 @@ def of_experiment(experiment: Experiment, policy: str) -> Belonging:
             return Belonging(unverified=(run.stage,))
         if wrong := reasons.of_run(run.stage):
             more = f"; and {len(wrong) - MOST} more" if len(wrong) > MOST else ""
-            what = f"its evaluation of {policy} does not belong to its settings: {'; '.join(wrong[:MOST])}{more}"
-            fix = f"Evaluate it there: {experiment.checkout}, `posttrain repair`, `dvc repro`, commit. Or leave it out"
+            what = f"its evaluation of {policy} does not match the commit's settings: {'; '.join(wrong[:MOST])}{more}"
+            fix = (
+                f"Run {experiment.checkout}, `posttrain repair` and `dvc repro`, and commit. Or leave this experiment "
+                "out"
+            )
             raise DataError(what=what, where=experiment.name, fix=fix)
         return _known(reasons, run.stage)
 
 
 def of_workspace(stages: Sequence[str]) -> list[Belonging]:
-    """Return what is known about evaluations in the workspace, by their stages."""
+    """Return the facts about evaluations in the workspace, by stage."""
     reasons = Reasons()
     return [_known(reasons, stage) for stage in stages]
 
@@ -73,11 +76,11 @@ def _known(reasons: Reasons, stage: str) -> Belonging:
         ran = accepted_code(record or {}) or {}
         for file, digest in {**ran.get("files", {}), **ran.get("packages", {})}.items():
             code.setdefault(f"{name.partition('@')[0]}: {file}", set()).add(digest)
-    ran_with = {file: " ".join(sorted(found)) for file, found in code.items()}
+    ran_with = {file: " ".join(sorted(digests)) for file, digests in code.items()}
     return Belonging(ran_with, tuple(unverified), tuple(params), sources)
 
 
-def unlike(found: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the files and packages of which two evaluations, or the runs behind them, used different versions."""
-    keys = dict.fromkeys(key for code in found for key in code)
-    return [key for key in keys if len({code[key] for code in found if key in code}) > 1]
+def unlike(versions: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the files and packages that differ between two evaluations or the runs behind them."""
+    keys = dict.fromkeys(key for code in versions for key in code)
+    return [key for key in keys if len({code[key] for code in versions if key in code}) > 1]

@@ -26,7 +26,7 @@ counts."""
 
 @dataclass(frozen=True)
 class AtEqual:
-    """All settings at the same amount of a budget. `why_not`: why this is unknown."""
+    """All settings at the same amount of a budget. `why_not`: the reason if the values are unknown."""
 
     budget: Budget
     amount: float
@@ -40,7 +40,7 @@ class AtEqual:
 
 
 def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
-    """Return the metric of every setting at the largest amount that all of them have used."""
+    """Return the metric of every setting at the largest amount that all settings have used."""
     trained = [policy for setting in settings for policy in setting.trained]
     metric = next((name for name in METRICS if all(name in policy.curve for policy in trained)), None)
     if metric is None:
@@ -53,10 +53,10 @@ def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
     if lacking:
         return AtEqual(budget, 0.0, [], metric, f"no {budget} known for {_few(lacking)}")
     amount = min(float(amounts[-1]) for amounts in spent.values() if amounts is not None)
-    found = {id(policy): _value(policy.curve[metric], spent[id(policy)], amount) for policy in trained}
-    if lacking := [policy.name for policy in trained if found[id(policy)] is None]:
+    value_of = {id(policy): _value(policy.curve[metric], spent[id(policy)], amount) for policy in trained}
+    if lacking := [policy.name for policy in trained if value_of[id(policy)] is None]:
         return AtEqual(budget, amount, [], metric, f"no {metric} within this budget for {_few(lacking)}")
-    values = [np.array([found[id(policy)] for policy in setting.trained], dtype=float) for setting in settings]
+    values = [np.array([value_of[id(policy)] for policy in setting.trained], dtype=float) for setting in settings]
     return AtEqual(budget, amount, values, metric)
 
 
@@ -64,8 +64,10 @@ def _learned_otherwise(trained: Sequence[EvaluatedPolicy], metric: str) -> list[
     """Return the settings that change the training metric's meaning and in which the trainings differ."""
     decide = ("reward", "reward_model", "data", "rollout.sampling") if metric == "reward" else ("data",)
     heads = tuple(f"{key}." for key in decide)
-    own = ({key: value for key, value in policy.own.items() if f"{key}.".startswith(heads)} for policy in trained)
-    return differing(list(own))
+    rewards = (
+        {key: value for key, value in policy.run_settings.items() if f"{key}.".startswith(heads)} for policy in trained
+    )
+    return differing(list(rewards))
 
 
 def _few(names: Sequence[str]) -> str:
@@ -73,7 +75,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def used(policy: EvaluatedPolicy, budget: Budget) -> Floats | None:
-    """Return the budget that a training had used after each step; None if unknown."""
+    """Return the used budget of a training after each step; None if unknown."""
     rows = len(policy.curve.get("step", ()))
     # the last row may be an evaluation after the last step
     steps = sum(loss is not None for loss in policy.curve["loss"]) if "loss" in policy.curve else rows
@@ -97,7 +99,11 @@ def _rows_per_step(policy: EvaluatedPolicy) -> float | None:
         return None
     from posttrain.online.rollout_params import RolloutParams
 
-    given = {key.removeprefix("rollout."): json.loads(value) for key, value in policy.own.items() if _of_rollout(key)}
+    given = {
+        key.removeprefix("rollout."): json.loads(value)
+        for key, value in policy.run_settings.items()
+        if _of_rollout(key)
+    }
     rollout = check(RolloutParams, given, where=policy.name)
     return rollout.prompts * rollout.group_size / (rollout.minibatches * rollout.epochs)
 

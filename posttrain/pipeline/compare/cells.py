@@ -28,27 +28,29 @@ class LeftOut:
 
 
 class Trainings:
-    """The trainings that can be compared, with what varies between them and those left out."""
+    """The comparable trainings, the settings that vary between them, and the trainings left out."""
 
-    def __init__(self, found: Sequence[EvaluatedPolicy], left_out: Sequence[LeftOut] = ()) -> None:
-        kept, self.notes = readable(grouped(found)[0])
-        names = {name for setting in kept for name in setting.names}
-        self.found = [policy for policy in found if policy.name in names]
-        self.flats: list[Flat] = [*flat_settings(found), *(one.settings for one in left_out)]
+    def __init__(self, policies: Sequence[EvaluatedPolicy], left_out: Sequence[LeftOut] = ()) -> None:
+        settings, self.notes = readable(grouped(policies)[0])
+        names = {name for setting in settings for name in setting.names}
+        self.policies = [policy for policy in policies if policy.name in names]
+        self.flats: list[Flat] = [*flat_settings(policies), *(one.settings for one in left_out)]
         self.factors = factors(self.flats)
-        self.own = [flat for policy, flat in zip(found, self.flats, strict=False) if policy.name in names]
-        code = {id(policy): str(nth) for nth, part in enumerate(by_code(self.found)) for policy in part}
-        self._code = [code[id(policy)] for policy in self.found]
-        self._seeds = [seed_of(policy, found) for policy in self.found]
+        self.policy_settings = [
+            flat for policy, flat in zip(policies, self.flats, strict=False) if policy.name in names
+        ]
+        code = {id(policy): str(number) for number, part in enumerate(by_code(self.policies)) for policy in part}
+        self._code = [code[id(policy)] for policy in self.policies]
+        self._seeds = [seed_of(policy, policies) for policy in self.policies]
 
     def cells(self, factor: Factor, level: Level) -> tuple[Cells, list[str]]:
-        """Return the trainings of a level by their other settings and seed, and a note for each that does not count.
+        """Return the trainings of a level by their other settings and seed, and a note for each excluded training.
 
         Equal weights count once, as another seed that trains the same shows no variance.
         """
         keys = self._other_keys(factor)
         alike: dict[Context, list[tuple[str, EvaluatedPolicy]]] = {}
-        for policy, flat, code, seed in zip(self.found, self.own, self._code, self._seeds, strict=True):
+        for policy, flat, code, seed in zip(self.policies, self.policy_settings, self._code, self._seeds, strict=True):
             if factor.level(flat) == level:
                 alike.setdefault((*map(flat.get, keys), code), []).append((seed, policy))
         cells: Cells = {}
@@ -73,12 +75,12 @@ class Trainings:
         return ", ".join([*others, f"seed {seed}"])
 
     def why_apart(self, factor: Factor, level: Level, base: Level) -> str:
-        """Return why two levels share no cell."""
-        mine, theirs = self.cells(factor, level)[0], self.cells(factor, base)[0]
-        for side, cells in ((level, mine), (base, theirs)):
+        """Return the reason why two levels share no cell."""
+        ours, theirs = self.cells(factor, level)[0], self.cells(factor, base)[0]
+        for side, cells in ((level, ours), (base, theirs)):
             if not cells:
                 return f"no training of {factor.label(side)} can be compared"
-        contexts = [{context for context, _ in cells} for cells in (mine, theirs)]
+        contexts = [{context for context, _ in cells} for cells in (ours, theirs)]
         if contexts[0] & contexts[1]:
             return "no seed is on both sides"
         if {context[:-1] for context in contexts[0]} & {context[:-1] for context in contexts[1]}:

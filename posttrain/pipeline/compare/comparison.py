@@ -1,4 +1,4 @@
-"""Compare settings: every pair on the held-out prompts, and in training at equal budgets."""
+"""Compare every pair of settings on the held-out prompts, and in training at equal budgets."""
 
 from __future__ import annotations
 
@@ -85,17 +85,17 @@ class Comparison:
     """The metric that all trainings have a curve of, and the curve of each setting."""
 
 
-def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Comparison:
-    """Compare every pair of settings, or each with one of them, with Holm's correction within each measure."""
-    settings, notes = grouped(found)
+def compare(policies: Sequence[EvaluatedPolicy], against: str | None = None) -> Comparison:
+    """Compare every pair of settings, or each setting with one baseline, with Holm's correction per measure."""
+    settings, notes = grouped(policies)
     settings, unread = readable(settings)
-    notes += [*unread, *(note for setting in settings for note in _without_score(setting)), *unlike_notes(found)]
+    notes += [*unread, *(note for setting in settings for note in _without_score(setting)), *unlike_notes(policies)]
     means = [_mean(setting) for setting in settings]
-    order = sorted(range(len(settings)), key=lambda nth: -means[nth].value)
-    settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]
+    order = sorted(range(len(settings)), key=lambda index: -means[index].value)
+    settings, means = [settings[index] for index in order], [means[index] for index in order]
     pairs = _pairs([setting.label for setting in settings], settings, against)
     scored = [scores(setting.trained) for setting in settings]
-    watched, base = guarded(found), settings[pairs[0][1]].label if against is not None and pairs else None
+    watched, base = guarded(policies), settings[pairs[0][1]].label if against is not None and pairs else None
     held_out = [
         Pair(
             *pair,
@@ -105,11 +105,11 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
         )
         for pair, finding in zip(pairs, tested(scored, pairs), strict=True)
     ]
-    notes += untested(found, watched)
+    notes += untested(policies, watched)
     at = [at_equal(settings, budget) for budget in BUDGETS]
     training = [_in_training(equal, settings, pairs) for equal in at]
     notes += [*few_seeds([mean.label for mean in means if mean.seeds == FEW]), *_unequal(means)]
-    return Comparison(len(found[0].prompts), means, held_out, training, notes, moved(found), bands(settings))
+    return Comparison(len(policies[0].prompts), means, held_out, training, notes, moved(policies), bands(settings))
 
 
 def _same(left: Setting, right: Setting) -> str:
@@ -127,7 +127,7 @@ def _same(left: Setting, right: Setting) -> str:
 
 
 def verdict(pair: Pair, labels: Sequence[str]) -> str:
-    """Return the result as a sentence. `(1 seed)`: it is about the two trainings, not their settings."""
+    """Return the result as a sentence. `(1 seed)`: the result holds for the two trainings, not their settings."""
     return "; ".join([_by_score(pair, labels), *map(str, pair.falls)])
 
 
@@ -150,21 +150,21 @@ def _pairs(labels: Sequence[str], settings: Sequence[Setting], against: str | No
     if against is None:
         return list(combinations(range(len(labels)), 2))
     names = [{setting.label, *(policy.name for policy in setting.trained)} for setting in settings]
-    base = next((nth for nth, known in enumerate(names) if against in known), None)
+    base = next((index for index, known in enumerate(names) if against in known), None)
     if base is None:
         near = nearest(against, sorted(set().union(*names)))
         meant = f"Did you mean '{near}'? " if near else ""
-        fix = f"{meant}The settings: {joined(list(labels))}. The name of a training is its setting too"
+        fix = f"{meant}The settings are {joined(list(labels))}. The name of one of their trainings works too"
         raise PipelineError(what=f"'{against}' is not one of the compared settings", where="--against", fix=fix)
-    return [(nth, base) for nth in range(len(labels)) if nth != base]
+    return [(index, base) for index in range(len(labels)) if index != base]
 
 
 def _in_training(at: AtEqual, settings: Sequence[Setting], pairs: Sequence[tuple[int, int]]) -> Training:
     if at.why_not:
         return Training(at, [], [])
-    several = [pair for pair in pairs if all(len(settings[nth].trained) > 1 for nth in pair)]
-    found = findings([at.difference(left, right) for left, right in several])
-    judged = [Pair(*pair, finding) for pair, finding in zip(several, found, strict=True)]
+    several = [pair for pair in pairs if all(len(settings[index].trained) > 1 for index in pair)]
+    results = findings([at.difference(left, right) for left, right in several])
+    judged = [Pair(*pair, finding) for pair, finding in zip(several, results, strict=True)]
     return Training(at, judged, [pair for pair in pairs if pair not in several])
 
 

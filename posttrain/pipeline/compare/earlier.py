@@ -1,4 +1,4 @@
-"""A sweep's experiments of earlier commits: which of them have the code, data and settings of the others."""
+"""Find a sweep's experiments from earlier commits that have the code, data and settings of the others."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ _MOST: Final = 3
 
 
 def reference(experiments: Sequence[Experiment]) -> str:
-    """Return the commit whose experiments count in any case: HEAD, else the commit of the latest experiment."""
+    """Return the commit whose experiments always count: HEAD, else the commit of the latest experiment."""
     head = git("rev-parse", "HEAD").strip()
     return head if any(one.baseline == head for one in experiments) else experiments[-1].baseline
 
 
 def changed_files(old: str, new: str) -> list[str]:
-    """Return the files that differ between two commits, without those that no training reads."""
+    """Return the files that differ between two commits, except files that no training reads."""
     changed = git("diff", "--name-only", "--no-renames", "--relative", old, new).splitlines()
     return [file for file in changed if not (file.startswith(_UNREAD) or file in _UNREAD_FILES or file.endswith(".md"))]
 
 
 def remade(old: str, new: str) -> list[str]:
-    """Return the models and tables that a stage made again between two commits: the same inputs, other bytes."""
+    """Return the models and tables that a stage made again between two commits: equal inputs, different bytes."""
     locks = [lock_stages(git_or_none("show", f"{at}:./{LOCK}") or b"", f"{at}:{LOCK}") for at in (old, new)]
-    found = []
+    paths = []
     for name in locks[0].keys() & locks[1].keys():
         before, after = locks[0][name], locks[1][name]
         if any(before.get(part) != after.get(part) for part in ("cmd", "deps", "params")):
             continue
         digests = [{out["path"]: out.get("md5") for out in entry.get("outs") or ()} for entry in (before, after)]
-        found += [path for path, digest in digests[0].items() if digests[1].get(path, digest) != digest]
-    return sorted(path for path in found if path.startswith(_MADE))
+        paths += [path for path, digest in digests[0].items() if digests[1].get(path, digest) != digest]
+    return sorted(path for path in paths if path.startswith(_MADE))
 
 
 def why_again(experiment: Experiment, wanted: Flat) -> str:
-    """Return why an experiment must run again at HEAD with these settings; empty if its result would be the same."""
+    """Return the reason to run an experiment again at HEAD with these settings; empty if the result would be equal."""
     words = _changed_settings(settings_of(experiment), wanted, {*settings_of(experiment), *wanted})
     files = [*changed_files(experiment.baseline, "HEAD"), *remade(experiment.baseline, "HEAD")]
     return _few([*words, *(f"{file} changed" for file in files)])
@@ -58,7 +58,7 @@ def why_again(experiment: Experiment, wanted: Flat) -> str:
 def sorted_out(
     sweep: str, experiments: Sequence[Experiment], known: Mapping[str, Belonging | str]
 ) -> tuple[list[str], list[str]]:
-    """Return the names of the experiments that mean the same, and notes about those of earlier commits.
+    """Return the names of equivalent experiments, and notes about experiments of earlier commits.
 
     `known`: name -> what is known about the runs behind its evaluation, or why it has no evaluation.
     """
@@ -66,22 +66,22 @@ def sorted_out(
         return [one.name for one in experiments], []
     newest = reference(experiments)
     swept = _swept(experiments)
-    kept = [one.name for one in experiments if one.baseline == newest]
-    like = next((known[name] for name in kept if isinstance(known[name], Belonging)), None)
+    newest_names = [one.name for one in experiments if one.baseline == newest]
+    like = next((known[name] for name in newest_names if isinstance(known[name], Belonging)), None)
     earlier, notes = list[Experiment](), list[str]()
     for baseline in dict.fromkeys(one.baseline for one in experiments if one.baseline != newest):
-        mine = [one for one in experiments if one.baseline == baseline]
-        reasons = {one: _why_not(one, known[one.name], newest, like, swept) for one in mine}
-        earlier += [one for one in mine if not reasons[one]]
+        of_commit = [one for one in experiments if one.baseline == baseline]
+        reasons = {one: _why_not(one, known[one.name], newest, like, swept) for one in of_commit}
+        earlier += [one for one in of_commit if not reasons[one]]
         for why in dict.fromkeys(filter(None, reasons.values())):
-            notes.append(_left_out(sweep, [one for one in mine if reasons[one] == why], why))
+            notes.append(_left_out(sweep, [one for one in of_commit if reasons[one] == why], why))
     if earlier:
         at = ", ".join(dict.fromkeys(one.baseline[:7] for one in earlier))
         same = "Their code, data and settings are the same"
         notes.insert(
             0, f"{sweep}: {len(earlier)} of {len(experiments)} experiments ran at another commit ({at}). {same}"
         )
-    names = {*kept, *(one.name for one in earlier)}
+    names = {*newest_names, *(one.name for one in earlier)}
     return [one.name for one in experiments if one.name in names], notes
 
 
@@ -112,11 +112,11 @@ def _changed_settings(old: Flat, new: Flat, keys: Iterable[str]) -> list[str]:
 def _swept(experiments: Iterable[Experiment]) -> set[str]:
     """Return the keys that an experiment changed in the params.yaml of its commit."""
     base = {at: settings_of(Experiment(at, at, at, 0)) for at in {one.baseline for one in experiments}}
-    found = set[str]()
+    keys = set[str]()
     for one in experiments:
-        mine = settings_of(one)
-        found |= {key for key in {*mine, *base[one.baseline]} if mine.get(key) != base[one.baseline].get(key)}
-    return found
+        settings = settings_of(one)
+        keys |= {key for key in {*settings, *base[one.baseline]} if settings.get(key) != base[one.baseline].get(key)}
+    return keys
 
 
 def _left_out(sweep: str, experiments: Sequence[Experiment], why: str) -> str:

@@ -46,7 +46,7 @@ class EvaluatedPolicy:
     section: str
     """The section of params.yaml with the settings of the model's run."""
     parsed: bool
-    """Whether any completion has a readable answer. If none has, the scores are meaningless."""
+    """True if any completion has a readable answer. If none has, the scores are meaningless."""
     parts: Mapping[str, Floats] = field(default_factory=dict)
     """Name of a part of the reward, or of a metric -> its mean on every prompt."""
     failed: Mapping[str, int] = field(default_factory=dict)
@@ -70,19 +70,19 @@ class EvaluatedPolicy:
         return digest_of(self.rows)
 
     @property
-    def own(self) -> dict[str, str]:
+    def run_settings(self) -> dict[str, str]:
         """The settings in the policy's own section, without its name: `kl.beta` for `online.runs.grpo.kl.beta`."""
         head = self.section + "."
         return {key.removeprefix(head): value for key, value in self.settings.items() if key.startswith(head)}
 
     @property
     def known_scores(self) -> Floats:
-        """The scores of the prompts that have one."""
+        """The known scores of the prompts."""
         return self.scores_P[np.isfinite(self.scores_P)]
 
 
 def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Sequence[str] = ()) -> EvaluatedPolicy:
-    """Return a policy from a workspace, or from a copy of an experiment's files. `tasks`: only use their prompts."""
+    """Return a policy from a workspace, or from a copy of an experiment's files. `tasks`: use only their prompts."""
     settings = read_yaml(folder / PARAMS_FILE)
     known_labels = evaluated(settings)
     check_policy(policy, known_labels, f"{name}: {PARAMS_FILE}")
@@ -98,11 +98,11 @@ def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Se
             raise DataError(what=what, where="compare --task", fix=fix)
     if tasks:
         rollouts = rollouts.filter(pl.col("task").is_in(tasks))
-    found = evaluated_policy(folder, name, policy, model, rollouts, settings, score)
-    if not len(found.known_scores):
+    result = evaluated_policy(folder, name, policy, model, rollouts, settings, score)
+    if not len(result.known_scores):
         fix = "Remove --greedy" if score == "greedy" else "Evaluate it again: dvc repro"
         raise DataError(what=f"{name}: no {score} completion has a score", where=str(file), fix=fix)
-    return found
+    return result
 
 
 def evaluated_policy(
@@ -114,7 +114,7 @@ def evaluated_policy(
     settings: Mapping[str, Any],
     score: Score,
 ) -> EvaluatedPolicy:
-    """Return a policy with its rollouts. `settings`: the complete params.yaml that it was made with."""
+    """Return a policy with its rollouts. `settings`: the complete params.yaml of its training."""
     scores, (parts, failed) = prompt_scores(rollouts, score), prompt_parts(rollouts, score)
     plot = folder / plot_path(model)
     return EvaluatedPolicy(
@@ -151,25 +151,26 @@ def as_rollouts(documents: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([rows.with_columns(greedy=pl.lit(value)) for value in (False, True)]).sort("prompt_id")
 
 
-def check_same_prompts(found: list[EvaluatedPolicy]) -> None:
+def check_same_prompts(policies: list[EvaluatedPolicy]) -> None:
     """Reject policies that were evaluated on different prompts."""
-    for policy in found[1:]:
-        if policy.prompts != found[0].prompts:
-            shared = len(set(policy.prompts) & set(found[0].prompts))
+    for policy in policies[1:]:
+        if policy.prompts != policies[0].prompts:
+            shared = len(set(policy.prompts) & set(policies[0].prompts))
             raise DataError(
-                what=f"{policy.name} and {found[0].name} were evaluated on different prompts ({shared} are the same)",
+                what=f"{policy.name} and {policies[0].name} were evaluated on different prompts ({shared} in common)",
                 where=f"results/{policy.policy}",
-                fix="Compare policies with the same data and evaluate.settings, or one task of lm-eval: --task",
+                fix="Compare policies that have the same data and evaluate.settings, or choose one lm-eval task with "
+                "--task",
             )
 
 
-def scores(found: list[EvaluatedPolicy]) -> Floats:
+def scores(policies: list[EvaluatedPolicy]) -> Floats:
     """Return the scores of a setting's trainings as [seeds, prompts]."""
-    return np.stack([policy.scores_P for policy in found])
+    return np.stack([policy.scores_P for policy in policies])
 
 
 def _seconds(folder: Path, name: str, stage: str) -> float | None:
     """Return the seconds of the stage that made the model, recorded by a sweep or the stage; None if unknown."""
     here = folder == Path()
-    found = (read_record(TIMES / f"{name}.json").get(stage), of_this_run(stage).get("total") if here else None)
-    return next((float(seconds) for seconds in found if isinstance(seconds, int | float)), None)
+    known = (read_record(TIMES / f"{name}.json").get(stage), of_this_run(stage).get("total") if here else None)
+    return next((float(seconds) for seconds in known if isinstance(seconds, int | float)), None)

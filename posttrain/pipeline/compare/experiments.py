@@ -1,4 +1,4 @@
-"""DVC's experiments: list them, and write the files of one, laid out like a workspace."""
+"""List DVC's experiments, and write an experiment's files in the layout of a workspace."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Experiment:
 
 def experiments() -> list[Experiment]:
     """Return all experiments of this repository, oldest first."""
-    found = []
+    listed = []
     for line in git("for-each-ref", "--sort=creatordate", f"--format={_LAYOUT}", "refs/exps").splitlines():
         ref, commit, date = line.rsplit(" ", 2)
         parts = _REF.fullmatch(ref)
         if parts:
-            found.append(Experiment(parts[3], commit, parts[1] + parts[2], int(date or 0)))
-    return found
+            listed.append(Experiment(parts[3], commit, parts[1] + parts[2], int(date or 0)))
+    return listed
 
 
 def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
@@ -79,17 +79,17 @@ def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
 
 
 def unfinished(sweep: str, among: Iterable[Experiment]) -> list[str]:
-    """Return the experiments of a sweep that have a log but no result: they run, or they failed."""
+    """Return the experiments of a sweep with a log but no result: running or failed."""
     known = {experiment.name for experiment in among}
     return sorted(file.stem for file in TIMES.glob(f"{sweep}-*.log") if file.stem not in known)
 
 
 def commit(name: str) -> list[Experiment]:
-    """Return the commit of a branch, a tag or a digest; empty if git does not know it."""
-    found = (git_or_none("log", "-1", "--format=%H %ct", "--end-of-options", name, "--") or b"").decode().split()
-    if not found:
+    """Return the commit of a branch, a tag or a digest; empty if it is not in git."""
+    words = (git_or_none("log", "-1", "--format=%H %ct", "--end-of-options", name, "--") or b"").decode().split()
+    if not words:
         return []
-    sha, date = found
+    sha, date = words
     return [Experiment(name, sha, sha, int(date))]
 
 
@@ -118,13 +118,13 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
             if path == optional[1]:
                 continue
             reason = shortened(str(error), 300)
-            fix = "If it was run elsewhere: dvc exp pull, dvc pull"
+            fix = "If it ran on another machine, use `dvc exp pull` and `dvc pull`"
             raise DataError(what=f"{path} is missing ({reason})", where=experiment.name, fix=fix) from error
     return into
 
 
 def check_policy(policy: str, known: Collection[str], where: str) -> None:
-    """Raise if a policy is not one of the evaluated ones."""
+    """Raise if a policy is not evaluated."""
     if policy not in known:
         near = nearest(policy, list(known))
         meant = f"Did you mean '{near}'? " if near else ""
@@ -134,7 +134,7 @@ def check_policy(policy: str, known: Collection[str], where: str) -> None:
 
 @contextmanager
 def without_folder(folder: str | Path) -> Iterator[None]:
-    """Remove a temporary folder from the texts of errors, because the reader does not have it."""
+    """Remove a temporary folder's path from error texts, because it means nothing to the reader."""
     try:
         yield
     except PosttrainError as error:

@@ -24,14 +24,14 @@ Level = tuple[str | None, ...]
 
 
 def is_seed(key: str) -> bool:
-    """Return whether a key is a seed."""
+    """Tell whether a key is a seed."""
     return key.rpartition(".")[2] == "seed"
 
 
-def differing(found: Sequence[Flat]) -> list[str]:
-    """Return the keys in which flat settings differ, without seeds, in the file's order."""
-    keys = dict.fromkeys(key for flat in found for key in flat)
-    return [key for key in keys if not is_seed(key) and len({flat.get(key) for flat in found}) > 1]
+def differing(flats: Sequence[Flat]) -> list[str]:
+    """Return the keys that differ between flat settings, without seeds, in the file's order."""
+    keys = dict.fromkeys(key for flat in flats for key in flat)
+    return [key for key in keys if not is_seed(key) and len({flat.get(key) for flat in flats}) > 1]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Factor:
         return " ".join([*alone, *(f"{name} {value}" for name, value in given if name not in ("", "type"))]) or DEFAULT
 
     def label(self, level: Level) -> str:
-        """Return a level with the factor's name, as it stands in the label of a setting."""
+        """Return a level with the factor's name, as in the label of a setting."""
         return self.text(level) if self.short.rpartition(".")[2] == OWN_NAME else f"{self.short} {self.text(level)}"
 
     def levels(self, flats: Iterable[Flat]) -> list[Level]:
@@ -66,14 +66,14 @@ class Factor:
 
 
 def factors(flats: Sequence[Flat]) -> list[Factor]:
-    """Return what differs between flat settings, without seeds.
+    """Return the factors that differ between flat settings, without seeds.
 
     A key with a value in one training and keys below it in another (`kl: none`, `kl.beta: 0.04`) is one factor.
     """
     keys = differing(flats)
     tops = [key for key in keys if not any(key.startswith(f"{other}.") for other in keys)]
-    found = [Factor(top, tuple(key for key in keys if f"{key}.".startswith(f"{top}."))) for top in tops]
-    return [Factor(one.path, one.keys, _shortest(one.path, tops)) for one in found]
+    candidates = [Factor(top, tuple(key for key in keys if f"{key}.".startswith(f"{top}."))) for top in tops]
+    return [Factor(one.path, one.keys, _shortest(one.path, tops)) for one in candidates]
 
 
 def _shortest(path: str, paths: Sequence[str]) -> str:
@@ -88,7 +88,7 @@ def _ends_in(path: str, name: str) -> bool:
 
 
 def factor_named(name: str, flats: Sequence[Flat], section: str = "") -> Factor:
-    """Return the factor with this name: the whole key, a unique ending of it, or a key above several factors.
+    """Return the factor with this name: its whole key, a unique ending of the key, or a key above several factors.
 
     `section`: the section of the compared run, which is not a factor itself.
     """
@@ -139,15 +139,15 @@ def _fix(name: str, matches: Sequence[Factor], known: Sequence[Factor]) -> str:
 
 
 def level_named(name: str, factor: Factor, levels: Sequence[Level]) -> Level | None:
-    """Return the level with this text: as `compare` prints it, as YAML or JSON, or one of its values if unique."""
+    """Return the level for this text: as printed by `compare`, as YAML or JSON, or a unique value of the level."""
     exact = [one for one in levels if _same(name, factor.text(one)) or _same(name, factor.label(one))]
     inside = [one for one in levels if any(value is not None and _same(name, value) for value in one)]
-    found = exact or inside
-    return found[0] if len(found) == 1 else None
+    matches = exact or inside
+    return matches[0] if len(matches) == 1 else None
 
 
 def _same(name: str, text: str) -> bool:
-    """Return whether two texts mean the same value: `0.040` and `0.04`, `[1,2]` and `[1, 2]`."""
+    """Tell whether two texts mean the same value: `0.040` and `0.04`, `[1,2]` and `[1, 2]`."""
     if name.strip() == text:
         return True
     with suppress(ValueError):

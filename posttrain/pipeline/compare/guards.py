@@ -39,9 +39,9 @@ class Fall:
         return f"{self.metric} fell {means} ({change}; it is in must_not_fall)"
 
 
-def guarded(found: Sequence[EvaluatedPolicy]) -> list[str]:
+def guarded(policies: Sequence[EvaluatedPolicy]) -> list[str]:
     """Return the metrics that the evaluation of any of the policies guards."""
-    return list(dict.fromkeys(name for policy in found for name in _named(policy.policy, policy.settings)))
+    return list(dict.fromkeys(name for policy in policies for name in _named(policy.policy, policy.settings)))
 
 
 def _named(label: str, settings: Flat) -> list[str]:
@@ -55,7 +55,7 @@ def _named(label: str, settings: Flat) -> list[str]:
 
 def falls(left: Setting, right: Setting, metrics: Sequence[str]) -> list[Fall]:
     """Return the guarded metrics that are clearly lower in one of two settings."""
-    found = []
+    fallen = []
     for name in metrics:
         if not all(name in policy.parts for setting in (left, right) for policy in setting.trained):
             continue
@@ -63,15 +63,15 @@ def falls(left: Setting, right: Setting, metrics: Sequence[str]) -> list[Fall]:
         (finding,) = tested(sides, [(0, 1)])
         first, second = (float(side_SP.mean()) for side_SP in with_scores(*sides))
         if finding.high < 0:
-            found.append(Fall(name, left.label, right.label, second, first, finding))
+            fallen.append(Fall(name, left.label, right.label, second, first, finding))
         elif finding.low > 0:
             turned = replace(finding, mean=-finding.mean, low=-finding.high, high=-finding.low)
-            found.append(Fall(name, right.label, left.label, first, second, turned))
-    return found
+            fallen.append(Fall(name, right.label, left.label, first, second, turned))
+    return fallen
 
 
 def broken(left: Setting, right: Setting, metrics: Sequence[str], reference: str | None = None) -> list[Fall]:
-    """Return the falls, except those of a reference, because only a candidate can break a guard.
+    """Return the falls, except falls of a reference, because only a candidate can break a guard.
 
     reference: the label of the baseline; None: the setting that the other one's KL is measured against
     (evaluate.settings.reference) or that it was trained from.
@@ -82,27 +82,27 @@ def broken(left: Setting, right: Setting, metrics: Sequence[str], reference: str
 
 
 def _is_before(one: Setting, other: Setting) -> bool:
-    """Return whether a setting's model is the other one's reference or start."""
+    """Tell whether a setting's model is the other one's reference or start."""
     before = {policy.settings.get("evaluate.settings.reference") for policy in other.trained}
-    before |= {policy.own.get("start") for policy in other.trained}
-    mine, theirs = ({policy.model for policy in setting.trained} for setting in (one, other))
-    return bool(mine & before) and not theirs & before
+    before |= {policy.run_settings.get("start") for policy in other.trained}
+    ours, theirs = ({policy.model for policy in setting.trained} for setting in (one, other))
+    return bool(ours & before) and not theirs & before
 
 
-def untested(found: Sequence[EvaluatedPolicy], metrics: Sequence[str]) -> list[str]:
+def untested(policies: Sequence[EvaluatedPolicy], metrics: Sequence[str]) -> list[str]:
     """Return a note for each policy whose results lack a guarded metric or have completions without it."""
     notes = []
     for name in metrics:
-        lacking = [policy.name for policy in found if name not in policy.parts]
+        lacking = [policy.name for policy in policies if name not in policy.parts]
         if lacking:
             notes.append(f"must_not_fall: {name} is not tested for {', '.join(lacking)}, because their results lack it")
-        notes += without_value(found, name)
+        notes += without_value(policies, name)
     return notes
 
 
-def without_value(found: Sequence[EvaluatedPolicy], metric: str) -> list[str]:
+def without_value(policies: Sequence[EvaluatedPolicy], metric: str) -> list[str]:
     """Return a note for each policy with completions that have no value of a metric."""
-    counts = [(policy.name, policy.failed.get(metric, 0)) for policy in found]
+    counts = [(policy.name, policy.failed.get(metric, 0)) for policy in policies]
     return [
         f"{name}: {count:,} completions have no value of {metric} and are not part of its mean"
         for name, count in counts

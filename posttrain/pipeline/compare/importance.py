@@ -1,4 +1,4 @@
-"""Which setting mattered: the share of the variance between trainings that each factor explains by itself."""
+"""Find which setting mattered: the share of the variance between trainings that each factor explains."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOW = (
 
 @dataclass(frozen=True)
 class Importance:
-    """How much of the variance between trainings a factor explains."""
+    """The share of the variance between trainings that a factor explains."""
 
     factor: str
     levels: int
@@ -50,24 +50,24 @@ class Importance:
         return "it mattered" if self.p_value <= NOISE else "cannot tell from noise"
 
 
-def importance(found: Sequence[EvaluatedPolicy], asked: Sequence[Question] = ()) -> list[Importance]:
+def importance(policies: Sequence[EvaluatedPolicy], asked: Sequence[Question] = ()) -> list[Importance]:
     """Return the importance of each setting that varies, the largest first.
 
     It is empty if nothing varies, or if the trainings are of several kinds, e.g. dpo and grpo, which share no settings.
     `asked`: planned questions, which decide about their settings, so that a page says the same in both places.
     """
-    have = Trainings(found)
-    if not have.factors or len({policy.section.rpartition(".")[0] for policy in have.found}) > 1:
+    have = Trainings(policies)
+    if not have.factors or len({policy.section.rpartition(".")[0] for policy in have.policies}) > 1:
         return []
-    score_N = with_scores(scores(have.found))[0].mean(axis=1)
+    score_N = with_scores(scores(have.policies))[0].mean(axis=1)
     codes = [_codes(factor, have) for factor in have.factors]
     rows = []
-    for nth, (share, _, why_not) in enumerate(explained(score_N, codes)):
-        factor, p_value = have.factors[nth], None
+    for index, (share, _, why_not) in enumerate(explained(score_N, codes)):
+        factor, p_value = have.factors[index], None
         if not why_not:
-            mine = [one.finding for one in asked if one.factor == factor.path and one.finding is not None]
-            p_value, why_not = _tested(mine, have, factor) or _shuffled(have, score_N, codes)[nth]
-        rows.append(Importance(factor.path, len(np.unique(codes[nth])), share, p_value, why_not))
+            findings_of = [one.finding for one in asked if one.factor == factor.path and one.finding is not None]
+            p_value, why_not = _tested(findings_of, have, factor) or _shuffled(have, score_N, codes)[index]
+        rows.append(Importance(factor.path, len(np.unique(codes[index])), share, p_value, why_not))
     return sorted(rows, key=lambda row: -1.0 if row.share is None else row.share, reverse=True)
 
 
@@ -77,9 +77,9 @@ def _tested(asked: Sequence[Finding], have: Trainings, factor: Factor) -> tuple[
     The seeds are the replicates, as in `replicates`. One seed cannot tell a level's effect from its luck.
     """
     few = len(factor.levels(have.flats)) <= MOST_PAIRED
-    found = asked or (between_levels(have, factor) if few else [])
-    over_seeds = [one.p_value for one in found if one.over_seeds]
-    if found and not over_seeds:
+    findings = asked or (between_levels(have, factor) if few else [])
+    over_seeds = [one.p_value for one in findings if one.over_seeds]
+    if findings and not over_seeds:
         return None, "one seed; run more seeds"
     return (min(over_seeds), "") if over_seeds else None
 
@@ -87,9 +87,9 @@ def _tested(asked: Sequence[Finding], have: Trainings, factor: Factor) -> tuple[
 def _shuffled(have: Trainings, score_N: Floats, codes: Sequence[NDArray[np.int64]]) -> list[tuple[float | None, str]]:
     """Return the p of each factor by shuffles of the settings' means, so that a setting's seeds count once."""
     keys = [key for factor in have.factors for key in factor.keys]
-    settings = [tuple(map(flat.get, keys)) for flat in have.own]
+    settings = [tuple(map(flat.get, keys)) for flat in have.policy_settings]
     known = list(dict.fromkeys(settings))
-    rows = [np.array([nth for nth, one in enumerate(settings) if one == setting]) for setting in known]
+    rows = [np.array([index for index, one in enumerate(settings) if one == setting]) for setting in known]
     means = np.array([score_N[row].mean() for row in rows])
     first = np.array([row[0] for row in rows])
     return [(p_value, why_not) for _, p_value, why_not in explained(means, [code_N[first] for code_N in codes])]
@@ -98,22 +98,22 @@ def _shuffled(have: Trainings, score_N: Floats, codes: Sequence[NDArray[np.int64
 def explained(
     score_N: Floats, codes: Sequence[NDArray[np.int64]], seed: int = 0
 ) -> list[tuple[float | None, float | None, str]]:
-    """Return the share, its p and why there is none, for each factor. `codes`: each training's level."""
+    """Return each factor's share, its p, and the reason if it has none. `codes`: each training's level."""
     total = float(((score_N - score_N.mean()) ** 2).sum())
     whole = _design(codes, len(score_N))
     freedom = len(score_N) - int(np.linalg.matrix_rank(whole))
-    rng, found = np.random.default_rng(seed), list[tuple[float | None, float | None, str]]()
-    for nth in range(len(codes)):
-        without = _design([*codes[:nth], *codes[nth + 1 :]], len(score_N))
+    rng, results = np.random.default_rng(seed), list[tuple[float | None, float | None, str]]()
+    for index in range(len(codes)):
+        without = _design([*codes[:index], *codes[index + 1 :]], len(score_N))
         added = len(score_N) - freedom - int(np.linalg.matrix_rank(without))
         if added == 0:
-            found.append((None, None, "it varies together with other settings"))
-        elif added < len(np.unique(codes[nth])) - 1:
-            found.append((None, None, "it varies in part together with other settings"))
+            results.append((None, None, "it varies together with other settings"))
+        elif added < len(np.unique(codes[index])) - 1:
+            results.append((None, None, "it varies in part together with other settings"))
         elif freedom < 1:
-            found.append((None, None, "too few trainings for so many settings; run more seeds"))
+            results.append((None, None, "too few trainings for so many settings; run more seeds"))
         elif total <= 0:
-            found.append((0.0, 1.0, ""))
+            results.append((0.0, 1.0, ""))
         else:
             fitted_N = without @ np.linalg.lstsq(without, score_N, rcond=None)[0]
             rest_N = score_N - fitted_N
@@ -123,8 +123,8 @@ def explained(
             share = (gain_D[0] - added * after_D[0] / freedom) / total
             ratio_D = gain_D / np.maximum(after_D, 1e-12 * total)
             as_large = int((ratio_D[1:] >= ratio_D[0] * (1 - 1e-9)).sum())
-            found.append((max(0.0, float(share)), (1 + as_large) / (1 + DRAWS), ""))
-    return found
+            results.append((max(0.0, float(share)), (1 + as_large) / (1 + DRAWS), ""))
+    return results
 
 
 def _design(codes: Sequence[NDArray[np.int64]], trainings: int) -> Floats:
@@ -144,7 +144,7 @@ def _left_over(design: Floats, drawn_DN: Floats) -> Floats:
 
 def _codes(factor: Factor, have: Trainings) -> NDArray[np.int64]:
     """Return the number of each training's level. A number with many levels counts in thirds."""
-    levels = [factor.level(flat) for flat in have.own]
+    levels = [factor.level(flat) for flat in have.policy_settings]
     known = list(dict.fromkeys(levels))
     numbers = [_number(factor.text(level)) for level in levels]
     if len(known) > MOST_LEVELS and all(number is not None for number in numbers):

@@ -1,4 +1,4 @@
-"""Find completions that are the same on both sides of a comparison and have other scores: a grader has changed."""
+"""Find completions that are equal on both sides of a comparison but have different scores: a grader changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENDS = 60
 
 @dataclass(frozen=True)
 class MovedRow:
-    """A completion with another score."""
+    """A completion with two different scores."""
 
     id: str
     prompt: str
@@ -39,7 +39,7 @@ class MovedRow:
 
 @dataclass(frozen=True)
 class Moved:
-    """How many completions two evaluations share, and the rows whose score moved."""
+    """The number of completions that two evaluations share, and the rows whose score changed."""
 
     left: str
     right: str
@@ -48,7 +48,7 @@ class Moved:
 
 
 def scored_rows(rollouts: pl.DataFrame) -> pl.DataFrame:
-    """Return key, id, prompt, end of the completion and score of each row; empty for tables without completions.
+    """Return each row's key, id, prompt, end of completion, and score; empty for tables without completions.
 
     The key is the same for the same completion of the same prompt, whatever the policy is called.
     """
@@ -62,13 +62,13 @@ def scored_rows(rollouts: pl.DataFrame) -> pl.DataFrame:
 
 
 def digest_of(rows: pl.DataFrame) -> str:
-    """Return a digest of which completions these are; empty without rows."""
+    """Return a digest that identifies these completions; empty without rows."""
     return hashlib.sha256("".join(sorted(rows["key"])).encode()).hexdigest() if rows.height else ""
 
 
-def moved(found: Sequence[EvaluatedPolicy]) -> list[Moved]:
-    """Return the pairs that share completions of which some have another score. Of a metric it is not known."""
-    pairs = (_moved(left, right) for left, right in combinations(found, 2) if not (left.metric or right.metric))
+def moved(policies: Sequence[EvaluatedPolicy]) -> list[Moved]:
+    """Return the pairs whose shared completions have different scores. This is unknown for a metric."""
+    pairs = (_moved(left, right) for left, right in combinations(policies, 2) if not (left.metric or right.metric))
     return [pair for pair in pairs if pair.rows]
 
 
@@ -80,9 +80,9 @@ def _moved(left: EvaluatedPolicy, right: EvaluatedPolicy) -> Moved:
     return Moved(left.name, right.name, both.height, [MovedRow(*row) for row in rows])
 
 
-def moved_lines(found: Sequence[Moved]) -> list[str]:
-    """Return each pair as text: how many scores moved, and the first of them."""
-    return [_lines(pair) for pair in found]
+def moved_lines(pairs: Sequence[Moved]) -> list[str]:
+    """Return each pair as text: the number of changed scores and the first change."""
+    return [_lines(pair) for pair in pairs]
 
 
 def _lines(pair: Moved) -> str:

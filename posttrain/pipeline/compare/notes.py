@@ -1,4 +1,4 @@
-"""Notes for the reader of a comparison: what makes the compared policies less alike than they look."""
+"""Notes for the reader of a comparison about hidden differences between the compared policies."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MEASURING = tuple(f"{kind}: " for kind in ("completions", "completions_runs", "e
 """How code is listed that belongs to the evaluation, not to a training."""
 
 
-def unlike_notes(found: Sequence[EvaluatedPolicy]) -> list[str]:
-    """Return notes about other evaluations, other code, and runs without a record."""
-    keys = differing([meaning(policy) for policy in found])
+def unlike_notes(policies: Sequence[EvaluatedPolicy]) -> list[str]:
+    """Return notes about differing evaluations, differing code, and runs without a record."""
+    keys = differing([meaning(policy) for policy in policies])
     measured = [f"evaluated with different {', '.join(keys)}: the scores mean different things"] * bool(keys)
-    return [*measured, *_other_code(found), *_unverified(found)]
+    return [*measured, *_other_code(policies), *_unverified(policies)]
 
 
 def readable(settings: Sequence[Setting]) -> tuple[list[Setting], list[str]]:
-    """Return the settings with readable answers, if any setting has them, and a note for each of the others."""
+    """Return the settings with readable answers (all settings if none has them), and a note for each other setting."""
     unread = [setting for setting in settings if not any(policy.parsed for policy in setting.trained)]
     if len(unread) < len(settings):
         settings = [setting for setting in settings if setting not in unread]
@@ -35,31 +35,31 @@ def readable(settings: Sequence[Setting]) -> tuple[list[Setting], list[str]]:
 
 
 def few_seeds(names: Sequence[str]) -> list[str]:
-    """Return a warning about settings or questions with two seeds, which hardly show the variance."""
+    """Return a warning about settings or questions with two seeds, because two seeds hardly show the variance."""
     more = f" and {len(names) - MOST} more" * (len(names) > MOST)
     fix = "Two seeds can show only large differences. Run three to five"
     return [f"2 seeds: {joined(list(names[:MOST]))}{more}. {fix}"] if names else []
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of further names."""
     return f"{', '.join(names[:MOST])}{f' and {len(names) - MOST} more' * (len(names) > MOST)}"
 
 
-def _other_code(found: Sequence[EvaluatedPolicy]) -> list[str]:
+def _other_code(policies: Sequence[EvaluatedPolicy]) -> list[str]:
     """Return notes about code of which the compared policies, or the runs behind them, used different versions."""
-    files = unlike([policy.code for policy in found])
+    files = unlike([policy.code for policy in policies])
     measuring = [file for file in files if file.startswith(MEASURING)]
     notes = [f"evaluated with different code ({listed(measuring)}): the scores mean different things"] * bool(measuring)
     training = [file for file in files if file not in measuring]
     return [*notes, *[f"trained with different code ({listed(training)})"] * bool(training)]
 
 
-def _unverified(found: Sequence[EvaluatedPolicy]) -> list[str]:
+def _unverified(policies: Sequence[EvaluatedPolicy]) -> list[str]:
     """Return a note for each policy with a run that has no record."""
     fetch = "`dvc fetch --all-commits` gets the records"
     return [
         f"{policy.name} is not verified, because {listed(policy.unverified)} has no record here ({fetch})"
-        for policy in found
+        for policy in policies
         if policy.unverified
     ]

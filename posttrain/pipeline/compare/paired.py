@@ -24,7 +24,7 @@ def prompt_scores(rollouts: pl.DataFrame, score: Score) -> pl.DataFrame:
 
 
 def prompt_parts(rollouts: pl.DataFrame, score: Score) -> tuple[dict[str, Floats], dict[str, int]]:
-    """Return the mean of each reward part and metric on every prompt, and how many completions lack it.
+    """Return the mean of each reward part and metric on every prompt, and the number of completions without it.
 
     Completions without a score are excluded. NaN: no completion of the prompt has the value.
     """
@@ -36,22 +36,22 @@ def prompt_parts(rollouts: pl.DataFrame, score: Score) -> tuple[dict[str, Floats
     rows = scored.explode("one").unnest("one").drop_nulls("name")
     value = pl.when(~pl.col("status").is_in(sorted(FAILED))).then("value")
     means = rows.group_by("name", "prompt_id", maintain_order=True).agg(value.mean(), lost=value.null_count())
-    found, lost = {}, {}
-    for (name,), mine in means.group_by("name", maintain_order=True):
-        joined = order.join(mine, on="prompt_id", how="left", maintain_order="left")
-        found[str(name)] = joined["value"].fill_null(float("nan")).to_numpy()
-        lost[str(name)] = int(mine["lost"].sum())
-    return found, lost
+    means_by_name, lost = {}, {}
+    for (name,), rows_of_name in means.group_by("name", maintain_order=True):
+        joined = order.join(rows_of_name, on="prompt_id", how="left", maintain_order="left")
+        means_by_name[str(name)] = joined["value"].fill_null(float("nan")).to_numpy()
+        lost[str(name)] = int(rows_of_name["lost"].sum())
+    return means_by_name, lost
 
 
 def is_readable(rollouts: pl.DataFrame, score: Score) -> bool:
-    """Return whether any completion has a readable answer. If none has, the scores are meaningless."""
+    """Tell whether any completion has a readable answer. Otherwise the scores are meaningless."""
     chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
     return bool((chosen["status"] == "ok").any())
 
 
 def tested(scored: Sequence[Floats], pairs: Sequence[tuple[int, int]]) -> list[Finding]:
-    """Return first minus second for each pair of settings, each [seeds, prompts]. Shares differ by at most 1.
+    """Return first minus second for each pair of settings, as [seeds, prompts] each. Shares differ by at most 1.
 
     A pair is tested on the prompts with a score in all trainings of both.
     """
@@ -61,7 +61,7 @@ def tested(scored: Sequence[Floats], pairs: Sequence[tuple[int, int]]) -> list[F
 
 
 def are_shares(scored: Sequence[Floats]) -> bool:
-    """Return whether all scores lie between 0 and 1."""
+    """Tell whether all scores lie between 0 and 1."""
     return all(np.nanmin(scores_SP) >= 0.0 and np.nanmax(scores_SP) <= 1.0 for scores_SP in scored)
 
 
@@ -80,7 +80,7 @@ def _difference(left_SP: Floats, right_SP: Floats) -> Difference:
 
 
 def against(reference: pl.DataFrame, others: Mapping[str, pl.DataFrame]) -> dict[str, Finding]:
-    """Return each policy minus the reference, by rollouts; without policies that have no readable answer."""
+    """Return each policy minus the reference, from rollouts. Policies without readable answers are left out."""
     readable = {name: rollouts for name, rollouts in others.items() if is_readable(rollouts, "sampled")}
     if not readable or not is_readable(reference, "sampled"):
         return {}
@@ -88,5 +88,5 @@ def against(reference: pl.DataFrame, others: Mapping[str, pl.DataFrame]) -> dict
     tables = {name: prompt_scores(rollouts, "sampled") for name, rollouts in readable.items()}
     same = {name: table for name, table in tables.items() if table["prompt_id"].equals(base["prompt_id"])}
     scored = [table["reward"].to_numpy()[None, :] for table in (base, *same.values())]
-    found = tested(scored, [(nth, 0) for nth in range(1, len(scored))])
-    return dict(zip(same, found, strict=True))
+    results = tested(scored, [(place, 0) for place in range(1, len(scored))])
+    return dict(zip(same, results, strict=True))

@@ -1,4 +1,4 @@
-"""Planned questions: what a factor changes, averaged over all other settings, with seeds and prompts paired."""
+"""Planned questions: the effect of a factor, averaged over all other settings, with paired seeds and prompts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FEW = 2
 
 @dataclass(frozen=True)
 class Question:
-    """Whether one level of a factor is better than another one."""
+    """A question and its answer: is one level of a factor better than another?"""
 
     factor: str
     level: str
@@ -39,7 +39,7 @@ class Question:
     replicates: str = ""
     """`pairs` or `seeds`: what counts as independent; empty if there is one seed."""
     same: bool = False
-    """Whether all pairs have the same weights."""
+    """True if all pairs have the same weights."""
     falls: tuple[Fall, ...] = ()
 
     @property
@@ -78,15 +78,17 @@ class _Pairs:
     """The other settings and the seed."""
 
     def has(self, metric: str | None) -> bool:
-        """Return whether all trainings have a metric; None: the score."""
+        """Tell whether all trainings have a metric; None: the score."""
         return metric is None or all(metric in policy.parts for policy in (*self.left, *self.right))
 
     def contrast(self, metric: str | None = None) -> tuple[Contrast, Floats]:
-        """Return left minus right of the score or of a metric, and both means, on the prompts with a score in all."""
+        """Return left minus right and both means of the score or a metric, on prompts with a score in all trainings."""
         sides = [[by_metric(one, metric) if metric else one for one in side] for side in (self.left, self.right)]
         left_NP, right_NP = with_scores(*map(scores, sides))
-        found = Contrast(left_NP - right_NP, [context for context, _ in self.cells], [seed for _, seed in self.cells])
-        return found, np.array([found.weights @ side_NP.mean(axis=1) for side_NP in (left_NP, right_NP)])
+        contrast = Contrast(
+            left_NP - right_NP, [context for context, _ in self.cells], [seed for _, seed in self.cells]
+        )
+        return contrast, np.array([contrast.weights @ side_NP.mean(axis=1) for side_NP in (left_NP, right_NP)])
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class _Measured:
 
 
 def planned(
-    found: Sequence[EvaluatedPolicy],
+    policies: Sequence[EvaluatedPolicy],
     names: Sequence[str],
     against: Sequence[str] = (),
     left_out: Sequence[LeftOut] = (),
@@ -112,14 +114,14 @@ def planned(
     `against`: levels of these factors, the baselines. `home`: the settings of params.yaml, whose level is the baseline
     of a factor without such a name; if no training has that level, the first training's is.
     """
-    have = Trainings(found, left_out)
-    sections = {policy.section for policy in found}
+    have = Trainings(policies, left_out)
+    sections = {policy.section for policy in policies}
     section = sections.pop() if len(sections) == 1 else ""
     asked = list(dict.fromkeys(factor_named(name, have.flats, section) for name in names))
     bases, baselines = _baselines(asked, have.flats, against, home or {})
     notes = [*baselines, *have.notes, *(f"left out: {one.name}: {one.why}" for one in left_out)]
-    notes += unlike_notes(have.found)
-    watched = guarded(have.found)
+    notes += unlike_notes(have.policies)
+    watched = guarded(have.policies)
     several, single, unknown = list[_Measured](), list[_Measured](), list[Question]()
     for factor in asked:
         pairs = {level: _paired(have, factor, level, bases[factor]) for level in factor.levels(have.flats)}
@@ -136,9 +138,9 @@ def planned(
     corrected = findings([one.difference for one in several])
     alone = [findings([one.difference])[0] for one in single]
     questions = [_answered(*one) for one in zip([*several, *single], [*corrected, *alone], strict=True)]
-    notes += untested(have.found, watched)
+    notes += untested(have.policies, watched)
     notes += few_seeds([one.text for one in questions if one.seeds == FEW])
-    return Planned(len(found[0].prompts), len(have.found), [*questions, *unknown], list(dict.fromkeys(notes)))
+    return Planned(len(policies[0].prompts), len(have.policies), [*questions, *unknown], list(dict.fromkeys(notes)))
 
 
 def _baselines(
@@ -158,24 +160,24 @@ def _baselines(
     notes = []
     for factor in asked:
         if factor not in named:
-            levels_here, own = factor.levels(flats), factor.level(home)
-            named[factor] = own if own in levels_here else levels_here[0]
-            why = "the level of params.yaml" if any(own) else "the run's default"
-            why = why if own in levels_here else "the first one"
+            levels_here, home_level = factor.levels(flats), factor.level(home)
+            named[factor] = home_level if home_level in levels_here else levels_here[0]
+            why = "the level of params.yaml" if any(home_level) else "the run's default"
+            why = why if home_level in levels_here else "the first one"
             notes.append(f"baseline of {factor.short}: {factor.text(named[factor])}, {why} (--against chooses another)")
     return named, notes
 
 
 def _paired(have: Trainings, factor: Factor, level: Level, base: Level) -> tuple[_Pairs, list[str]]:
     """Return a question with its pairs of trainings, and notes about trainings without a partner."""
-    (mine, notes), (theirs, more) = have.cells(factor, level), have.cells(factor, base)
-    shared = sorted((cell for cell in mine if cell in theirs), key=str)  # so that no sum depends on the sides' order
+    (ours, notes), (theirs, more) = have.cells(factor, level), have.cells(factor, base)
+    shared = sorted((cell for cell in ours if cell in theirs), key=str)  # so that no sum depends on the sides' order
     question = Question(factor.path, factor.label(level), factor.label(base), len({seed for _, seed in shared}))
     question = replace(question, pairs=len(shared))
     if not shared:
         question = replace(question, why_not=have.why_apart(factor, level, base))
-    notes = [*notes, *more, *(_alone(have, factor, question, mine, theirs) if shared else ())]
-    left, right = [mine[cell] for cell in shared], [theirs[cell] for cell in shared]
+    notes = [*notes, *more, *(_alone(have, factor, question, ours, theirs) if shared else ())]
+    left, right = [ours[cell] for cell in shared], [theirs[cell] for cell in shared]
     lost = int(np.isnan(scores([*left, *right])).any(axis=0).sum()) if shared else 0
     notes += [f"{question.text}: {lost} prompts have no score in one of the trainings, and are left out"] * (lost > 0)
     return _Pairs(question, left, right, shared), notes
@@ -188,7 +190,7 @@ def _replicates(have: Trainings, factor: Factor, metric: str | None = None) -> R
 
 
 def between_levels(have: Trainings, factor: Factor) -> list[Finding]:
-    """Return the tested differences of all pairs of a factor's levels that share trainings, with Holm's correction."""
+    """Return the tested differences, with Holm's correction, of a factor's pairs of levels that share cells."""
     pairs = [_paired(have, factor, *two)[0] for two in combinations(factor.levels(have.flats), 2)]
     contrasts = [one.contrast()[0] for one in pairs if one.left]
     repeated = replicates(contrasts)
@@ -205,10 +207,10 @@ def _counted(factor: Factor, repeated: Replicates, pairs: Iterable[tuple[_Pairs,
     return [f"{factor.short}: {alike}. So the interval counts seeds, not pairs. More seeds make it narrower"]
 
 
-def _alone(have: Trainings, factor: Factor, question: Question, mine: Cells, theirs: Cells) -> list[str]:
+def _alone(have: Trainings, factor: Factor, question: Question, ours: Cells, theirs: Cells) -> list[str]:
     """Return a note that names the trainings that only one level has."""
     notes = []
-    for label, cells, others in ((question.level, mine, theirs), (question.against, theirs, mine)):
+    for label, cells, others in ((question.level, ours, theirs), (question.against, theirs, ours)):
         if lone := [f"({have.cell_label(cell, factor)})" for cell in cells if cell not in others]:
             count = f"{len(lone)} training{'s' * (len(lone) > 1)} of {label} {'have' if len(lone) > 1 else 'has'}"
             notes.append(f"{question.text}: {count} no partner with the same seed and other settings: {listed(lone)}")

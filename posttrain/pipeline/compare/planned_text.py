@@ -13,20 +13,20 @@ from posttrain.pipeline.compare.text import score_title
 TITLES = ("question", "difference", "interval", "p", "verdict", "seeds", "pairs")
 
 
-def planned_text(found: Planned, score: Score, named: str | None = None) -> str:
+def planned_text(answers: Planned, score: Score, named: str | None = None) -> str:
     """Return the answers for the terminal. `named`: the compared metric."""
     metric = score_title(score, named)
-    parts = [f"{metric} on the same {found.prompts} held-out prompts, {found.trainings} trainings"]
-    parts += [f"note: {note}" for note in found.notes]
-    parts += ["\n".join([about, *text_table([TITLES, *rows], left=(0, 4))]) for about, rows in tables(found, metric)]
+    parts = [f"{metric} on the same {answers.prompts} held-out prompts, {answers.trainings} trainings"]
+    parts += [f"note: {note}" for note in answers.notes]
+    parts += ["\n".join([about, *text_table([TITLES, *rows], left=(0, 4))]) for about, rows in tables(answers, metric)]
     return "\n\n".join(parts)
 
 
-def tables(found: Planned, metric: str) -> list[tuple[str, list[list[str]]]]:
-    """Return up to three tables, each with what it is: questions over several seeds, of one seed, without an answer."""
-    several = [one for one in found.questions if one.finding is not None and one.finding.over_seeds]
-    single = [one for one in found.questions if one.finding is not None and not one.finding.over_seeds]
-    unknown = [one for one in found.questions if one.finding is None]
+def tables(answers: Planned, metric: str) -> list[tuple[str, list[list[str]]]]:
+    """Return up to three titled tables: questions over several seeds, with one seed, and without an answer."""
+    several = [one for one in answers.questions if one.finding is not None and one.finding.over_seeds]
+    single = [one for one in answers.questions if one.finding is not None and not one.finding.over_seeds]
+    unknown = [one for one in answers.questions if one.finding is None]
     how = "averaged over all other settings; trainings are paired by seed and other settings, on the same prompts"
     tests = f"{len(several)} planned question{'s' * (len(several) != 1)} (Holm)"
     heads = (
@@ -54,13 +54,13 @@ def p_text(p_value: float) -> str:
     return f"{p_value:.3f}" if p_value >= 0.001 else "<.001"
 
 
-def planned_data(found: Planned) -> dict[str, Any]:
-    """Return the same as plain data."""
+def planned_data(answers: Planned) -> dict[str, Any]:
+    """Return the answers as plain data."""
     return {
-        "prompts": found.prompts,
-        "trainings": found.trainings,
-        "questions": [_question_data(one) for one in found.questions],
-        "notes": found.notes,
+        "prompts": answers.prompts,
+        "trainings": answers.trainings,
+        "questions": [_question_data(one) for one in answers.questions],
+        "notes": answers.notes,
     }
 
 

@@ -1,4 +1,4 @@
-"""What repeats in a contrast: its pairs of trainings, or only its seeds, where a seed acts alike in all settings."""
+"""Choose the replicates of a contrast: pairs of trainings, or only seeds if a seed acts alike in all settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLACK = 1e-9
 
 @dataclass(frozen=True)
 class Contrast:
-    """Pairs of trainings that share seed and other settings. Each combination of the other settings counts the same."""
+    """Pairs of trainings with equal seed and other settings. Each combination of other settings has equal weight."""
 
     apart_NP: Floats
     """Left minus right, [pairs, prompts]."""
@@ -30,7 +30,7 @@ class Contrast:
 
     @property
     def freedom(self) -> int:
-        """The degrees of freedom if each pair is a replicate: pairs less combinations of the other settings."""
+        """The degrees of freedom if each pair is a replicate: pairs minus combinations of the other settings."""
         return len(self.contexts) - len(set(self.contexts))
 
     @property
@@ -41,7 +41,7 @@ class Contrast:
         return weight_N
 
     def rest(self, values_N: Floats) -> Floats:
-        """Return what is left of each pair's value after the mean of its combination."""
+        """Return each pair's value minus the mean of its combination."""
         same_NN = np.array([[one == other for other in self.contexts] for one in self.contexts], dtype=float)
         rest: Floats = values_N - (same_NN / same_NN.sum(axis=1, keepdims=True)) @ values_N
         return rest
@@ -75,7 +75,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Replicates:
-    """How the error of a factor's contrasts is counted, from the contrasts of all pairs of its levels."""
+    """The way to compute the error of a factor's contrasts, chosen from all pairs of its levels."""
 
     kind: Literal["pairs", "seeds"]
     """seeds: a seed changes the difference alike in all combinations of the other settings, so that the pairs of one
@@ -101,7 +101,7 @@ class Replicates:
 
 
 def replicates(contrasts: Sequence[Contrast]) -> Replicates:
-    """Return what repeats, from the contrasts of all pairs of a factor's levels.
+    """Return the kind of replicates, from the contrasts of all pairs of a factor's levels.
 
     The two variances have the same expectation if the pairs are independent. If a seed acts alike in all combinations
     of the other settings, that by seeds is larger, and it counts.

@@ -42,9 +42,9 @@ HEAD = "HEAD"
 
 @dataclass(frozen=True)
 class Selection:
-    """What a command's names mean."""
+    """The resolved names of a command line."""
 
-    found: list[EvaluatedPolicy]
+    policies: list[EvaluatedPolicy]
     left_out: list[LeftOut]
     """The experiments of a sweep whose results are not their own."""
     unfinished: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Selection:
 def selected(
     names: Sequence[str], policy: str | None, score: Score, tasks: Sequence[str] = (), table: str | None = None
 ) -> Selection:
-    """Return the evaluated policies that the names mean, each once. Without names, return those of a table.
+    """Return the evaluated policies for these names, each once; without names, all policies of a table.
 
     `tasks`: only use the prompts of these tasks. `table`: None means the one of `evaluate.settings`, or the first.
     """
@@ -67,20 +67,20 @@ def selected(
     here = [name for name in names if name in labels] or ([] if names else _of_table(runs, table))
     others = [name for name in names if name not in labels]
     known = experiments() if [name for name in others if name != WORKSPACE] else []
-    named_by = {name: _found(name, known, list(labels)) for name in others if name != WORKSPACE}
+    named_by = {name: _experiments_named(name, known, list(labels)) for name in others if name != WORKSPACE}
     partner = _partner(others, named_by) if len(names) == 1 else None
     if partner is not None:
         others.append(partner)
         named_by |= {partner: commit(partner)} if partner != WORKSPACE else {}
-    by_name = {experiment.name: experiment for found in named_by.values() for experiment in found}
-    wholes = {name: found for name, found in named_by.items() if any(one.name != name for one in found)}
+    by_name = {experiment.name: experiment for several in named_by.values() for experiment in several}
+    wholes = {name: several for name, several in named_by.items() if any(one.name != name for one in several)}
     measured = [_here(label, label, score, tasks, runs) for label in dict.fromkeys(here)]
     left_out, notes = list[LeftOut](), list[str]()
     if policy and policy not in labels and not others:
         check_policy(policy, labels, "compare --policy")
     if others:
-        own = [flattened(read_yaml(PARAMS_FILE))] if WORKSPACE in others else []
-        flat_settings = [*(settings_of(experiment) for experiment in by_name.values()), *own]
+        workspace = [flattened(read_yaml(PARAMS_FILE))] if WORKSPACE in others else []
+        flat_settings = [*(settings_of(experiment) for experiment in by_name.values()), *workspace]
         chosen = policy or _policy(flat_settings, here, settings)
         if WORKSPACE in others:
             measured.append(_here(WORKSPACE, chosen, score, tasks, runs))
@@ -102,7 +102,7 @@ def select(
     names: Sequence[str], policy: str | None, score: Score, tasks: Sequence[str] = (), table: str | None = None
 ) -> list[EvaluatedPolicy]:
     """Return the evaluated policies of `selected`."""
-    return selected(names, policy, score, tasks, table).found
+    return selected(names, policy, score, tasks, table).policies
 
 
 def _of_table(runs: Mapping[str, Evaluated], table: str | None) -> list[str]:
@@ -129,22 +129,22 @@ def _label(name: str, labels: Mapping[str, str]) -> str:
     return next((label for label, model in labels.items() if model == name), name) if name not in labels else name
 
 
-def _found(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> list[Experiment]:
-    found = named(name, known) or commit(name)
-    if not found:
+def _experiments_named(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> list[Experiment]:
+    matches = named(name, known) or commit(name)
+    if not matches:
         alike = [*runs_here, *(experiment.name for experiment in known)]
         fix = f"`dvc exp list` names the experiments. {did_you_mean(name, alike)}".strip()
         raise PipelineError(what=f"no run, experiment, sweep or commit '{name}'", where="compare", fix=fix)
-    return found
+    return matches
 
 
 def _partner(others: Sequence[str], named_by: Mapping[str, Sequence[Experiment]]) -> str | None:
     """Return what the only experiment or commit is compared with: HEAD, or for HEAD itself the workspace."""
-    found = [one for several in named_by.values() for one in several]
+    chosen = [one for several in named_by.values() for one in several]
     head = commit(HEAD)
-    if not others or len(found) > 1 or not head:
+    if not others or len(chosen) > 1 or not head:
         return None
-    return WORKSPACE if found and found[0].commit == head[0].commit else HEAD
+    return WORKSPACE if chosen and chosen[0].commit == head[0].commit else HEAD
 
 
 def _with_head(
@@ -152,12 +152,12 @@ def _with_head(
 ) -> list[EvaluatedPolicy]:
     """Return HEAD's policy to compare the only name with, and add a note. Without results of HEAD, the note says so."""
     try:
-        found = _read(head, policy, score, tasks)[0]
+        policy_at_head = _read(head, policy, score, tasks)[0]
     except DataError as error:
         notes.append(f"{name} is not compared with HEAD: {error.what}")
         return []
     notes.append(f"{name} is compared with HEAD, because it is the only name")
-    return [found]
+    return [policy_at_head]
 
 
 def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settings) -> str:
@@ -168,7 +168,7 @@ def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settin
     if len(labels) == 1:
         return next(iter(labels))
     if len(flat_settings) == 1:
-        fix = f"Say which policy to compare: --policy, one of {', '.join(labels)}"
+        fix = f"Choose one with --policy: {', '.join(labels)}"
         raise PipelineError(what="the experiment has several policies", where="compare", fix=fix)
     keys = differing(flat_settings) or [
         key for key in flat_settings[0] if len({flat.get(key) for flat in flat_settings}) > 1
@@ -194,23 +194,23 @@ def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settin
 def _behind(settings: Settings, section: str) -> set[str]:
     """Return the sections of params.yaml of a run and of all runs that it is made from."""
     made = {stage.output(run): f"{stage.group}.{run}" for stage in STAGES for run in group_of(settings, stage.group)}
-    found, queue = set[str](), [section]
+    sections, queue = set[str](), [section]
     while queue:
-        if (current := queue.pop()) not in found:
-            found.add(current)
+        if (current := queue.pop()) not in sections:
+            sections.add(current)
             for text in flattened(value_at(settings, current) or {}).values():
                 above = made.get(text) or made.get(text.partition("/")[0])  # a model, or a table of a run
                 queue += [above] if above else []
-    return found
+    return sections
 
 
 def _here(name: str, policy: str, score: Score, tasks: Sequence[str], runs: Mapping[str, Evaluated]) -> EvaluatedPolicy:
     """Return a policy of the workspace."""
-    found = read_evaluated(Path(), name, policy, score, tasks)
+    policy_here = read_evaluated(Path(), name, policy, score, tasks)
     if policy not in runs or not Path(LOCK).is_file():
-        return found
+        return policy_here
     (known,) = of_workspace([runs[policy].stage])
-    return replace(found, code=known.code, unverified=known.unverified)
+    return replace(policy_here, code=known.code, unverified=known.unverified)
 
 
 def _those_that_belong(
@@ -224,17 +224,17 @@ def _those_that_belong(
 
     Experiments of a sweep that ran at another commit count if they mean the same as the others; notes say so.
     """
-    of_sweep = {one.name: one for found in sweeps.values() for one in found}
+    of_sweep = {one.name: one for policies in sweeps.values() for one in policies}
     known, errors = dict[str, Belonging | str](), dict[str, DataError]()
-    found = dict[str, EvaluatedPolicy]()
+    policies = dict[str, EvaluatedPolicy]()
     for experiment in experiments:
         try:
-            found[experiment.name], known[experiment.name] = _read(experiment, policy, score, tasks)
+            policies[experiment.name], known[experiment.name] = _read(experiment, policy, score, tasks)
         except DataError as error:
             if experiment.name not in of_sweep:
                 raise
             known[experiment.name], errors[experiment.name] = error.what, error
-    if errors and not found:
+    if errors and not policies:
         raise next(iter(errors.values()))
     notes, counted = list[str](), set(known) - set(of_sweep)
     for name, whole in sweeps.items():
@@ -245,11 +245,11 @@ def _those_that_belong(
     for unlike in unlike_ones.values():
         print(f"left out: {unlike}", file=sys.stderr)
     left_out = [LeftOut(name, settings_of(of_sweep[name]), error.what) for name, error in unlike_ones.items()]
-    return [one for name, one in found.items() if name in counted], left_out, notes
+    return [one for name, one in policies.items() if name in counted], left_out, notes
 
 
 def _read(experiment: Experiment, policy: str, score: Score, tasks: Sequence[str]) -> tuple[EvaluatedPolicy, Belonging]:
     known = of_experiment(experiment, policy)
     with tempfile.TemporaryDirectory() as folder, without_folder(folder):
-        found = read_evaluated(fetch(experiment, policy, Path(folder)), experiment.name, policy, score, tasks)
-    return replace(found, weights=experiment.weights, code=known.code, unverified=known.unverified), known
+        policy_read = read_evaluated(fetch(experiment, policy, Path(folder)), experiment.name, policy, score, tasks)
+    return replace(policy_read, weights=experiment.weights, code=known.code, unverified=known.unverified), known

@@ -40,41 +40,41 @@ class Setting:
 
 
 def meaning(policy: EvaluatedPolicy) -> Flat:
-    """Return the settings of a policy's evaluation that change its score's meaning: all except those in HOW."""
-    found = meaning_of(policy.policy, policy.settings)
-    own = (f"reward.{policy.metric}", f"reward.{policy.metric}.weight")
-    kept = (key for key in found if not key.startswith("reward.") or key.startswith(f"{own[0]}."))
-    return {key: found[key] for key in kept if key not in own} if policy.metric else found
+    """Return the evaluation settings that change the meaning of a policy's score: all except the keys in HOW."""
+    settings = meaning_of(policy.policy, policy.settings)
+    metric_keys = (f"reward.{policy.metric}", f"reward.{policy.metric}.weight")
+    keys = (key for key in settings if not key.startswith("reward.") or key.startswith(f"{metric_keys[0]}."))
+    return {key: settings[key] for key in keys if key not in metric_keys} if policy.metric else settings
 
 
 def meaning_of(label: str, settings: Flat) -> Flat:
-    """Return the same for a folder under results/. `settings`: all of params.yaml."""
+    """Return these settings for a folder under results/. `settings`: all of params.yaml."""
     group, _, name = label.rpartition("/")
     shared = f"evaluate.policies.{label}" in settings
     head = "evaluate.settings." if shared else f"evaluate.{group or 'runs'}.{name}."
-    own = {key.removeprefix(head): value for key, value in settings.items() if key.startswith(head)}
+    settings_there = {key.removeprefix(head): value for key, value in settings.items() if key.startswith(head)}
     only_seen = tuple(
         f"{key.removesuffix('.weight')}."
-        for key, value in own.items()
+        for key, value in settings_there.items()
         if re.fullmatch(r"reward\.[^.]+(\.weight)?", key) and value in ("0", "0.0")
     )
-    kl_alone = not own.get("data", "").endswith("/pairs")
+    kl_alone = not settings_there.get("data", "").endswith("/pairs")
     return {
         key: value
-        for key, value in own.items()
+        for key, value in settings_there.items()
         if key.partition(".")[0] not in HOW
         and not f"{key}.".startswith(only_seen)
         and (key != "reference" or not kl_alone)
     }
 
 
-def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]:
+def grouped(policies: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]:
     """Return the settings with their trainings, and notes for the reader."""
     alike: dict[tuple[str | None, ...], list[EvaluatedPolicy]] = {}
-    compared = flat_settings(found)
+    compared = flat_settings(policies)
     keys = differing(compared)
-    varying = [] if len({policy.policy for policy in found}) > 1 else factors(compared)
-    for evaluated, flat in zip(found, compared, strict=True):
+    varying = [] if len({policy.policy for policy in policies}) > 1 else factors(compared)
+    for evaluated, flat in zip(policies, compared, strict=True):
         alike.setdefault(tuple(flat.get(key) for key in keys), []).append(evaluated)
     notes: list[str] = []
     settings: list[Setting] = []
@@ -94,9 +94,9 @@ def _are(count: int) -> str:
     return f"{count} {'is' if count == 1 else 'are'}"
 
 
-def flat_settings(found: Sequence[EvaluatedPolicy]) -> list[Flat]:
-    """Return the settings of each training that are compared: what differs in them makes other settings."""
-    return [_compared(policy, found) for policy in found]
+def flat_settings(policies: Sequence[EvaluatedPolicy]) -> list[Flat]:
+    """Return the compared settings of each training. Trainings with different values are different settings."""
+    return [_compared(policy, policies) for policy in policies]
 
 
 def _by_code(alike: Iterable[list[EvaluatedPolicy]]) -> Iterator[tuple[list[EvaluatedPolicy], str]]:
@@ -119,21 +119,21 @@ def by_code(trained: Sequence[EvaluatedPolicy]) -> list[list[EvaluatedPolicy]]:
 
 
 def mean_score(setting: Setting) -> tuple[float, float, float]:
-    """Return a setting's mean with its interval: over prompts for one training, over seeds too for several."""
+    """Return a setting's mean and its interval: over prompts, and for several trainings over seeds too."""
     (scored,) = with_scores(scores(setting.trained))
     if len(scored) == 1:
         seed = int(setting.trained[0].settings.get("evaluate.settings.seed", SEED))
         return float(scored.mean()), *interval(scored[0], seed, shares=are_shares([scored]))
     least, most = (0.0, 1.0) if are_shares([scored]) else (-np.inf, np.inf)
-    own = difference(scored, np.zeros_like(scored))
-    half = own.half(ALPHA)
-    return own.mean, max(least, own.mean - half), min(most, own.mean + half)
+    spread = difference(scored, np.zeros_like(scored))
+    half = spread.half(ALPHA)
+    return spread.mean, max(least, spread.mean - half), min(most, spread.mean + half)
 
 
 def _shortened(settings: Sequence[Setting]) -> list[Setting]:
     """Name several seeds by their common prefix (`grpo` for grpo_s1 and grpo_s2), unless it is taken."""
     short = [_SEEDS.sub("", _shared(setting.names)) for setting in settings]
-    found = []
+    shorter = []
     for place, (setting, name) in enumerate(zip(settings, short, strict=True)):
         others = [*settings[:place], *settings[place + 1 :]]
         taken = {text for other in others for text in (other.label, *other.names)} | {
@@ -141,8 +141,8 @@ def _shortened(settings: Sequence[Setting]) -> list[Setting]:
             *short[place + 1 :],
         }
         by_names = len(setting.names) > 1 and setting.label == " + ".join(setting.names)
-        found.append(replace(setting, label=name) if by_names and name and name not in taken else setting)
-    return found
+        shorter.append(replace(setting, label=name) if by_names and name and name not in taken else setting)
+    return shorter
 
 
 def _shared(names: Sequence[str]) -> str:
@@ -151,13 +151,13 @@ def _shared(names: Sequence[str]) -> str:
     return next((first[:size] for size in range(len(first), 0, -1) if last.startswith(first[:size])), "")
 
 
-def _compared(policy: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> Flat:
+def _compared(policy: EvaluatedPolicy, policies: Sequence[EvaluatedPolicy]) -> Flat:
     """Return all of params.yaml if one policy of several experiments is compared; else the run's own settings."""
-    if len({other.policy for other in found}) == 1:
+    if len({other.policy for other in policies}) == 1:
         return policy.settings
     # The name of a run is not a setting: two runs that differ only in their seeds are one setting.
-    own = {key: _without_seeds(value, policy.settings) for key, value in policy.own.items()}
-    return {"policy": policy.section.rpartition(".")[0], **own, **_measuring(policy)}
+    run_settings = {key: _without_seeds(value, policy.settings) for key, value in policy.run_settings.items()}
+    return {"policy": policy.section.rpartition(".")[0], **run_settings, **_measuring(policy)}
 
 
 def _without_seeds(value: str, settings: Flat) -> str:
@@ -175,14 +175,14 @@ def _section_behind(value: str, settings: Flat) -> str | None:
     """Return the section, with a last '.', of the run whose model or table a value names; None if it names none."""
     first, _, second = map(re.escape, value.partition("/"))
     pattern = re.compile(rf"({first}\.\w+\.{second}|data\.\w+\.{first})\.") if second else None
-    return next((found[0] for key in settings if pattern and (found := pattern.match(key))), None)
+    return next((match[0] for key in settings if pattern and (match := pattern.match(key))), None)
 
 
-def seed_of(policy: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> str:
-    """Return the seeds behind a training as text, of those that differ between the trainings; `2` for one of them."""
-    if len({other.policy for other in found}) == 1:
-        keys = dict.fromkeys(key for other in found for key in other.settings if is_seed(key))
-        varying = [key for key in keys if len({other.settings.get(key) for other in found}) > 1]
+def seed_of(policy: EvaluatedPolicy, policies: Sequence[EvaluatedPolicy]) -> str:
+    """Return a training's seed values that differ between the trainings, as text such as `2` or `2/3`."""
+    if len({other.policy for other in policies}) == 1:
+        keys = dict.fromkeys(key for other in policies for key in other.settings if is_seed(key))
+        varying = [key for key in keys if len({other.settings.get(key) for other in policies}) > 1]
         trained = [key for key in varying if not key.startswith("evaluate.")]
         values = [policy.settings.get(key, DEFAULT) for key in trained]
     else:
@@ -193,8 +193,8 @@ def seed_of(policy: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> str:
 
 def _seeds_above(section: str, settings: Flat) -> list[str]:
     """Return the seeds that the runs above a run set, nearest first."""
-    own = {key: value for key, value in settings.items() if key.startswith(section)}
-    above = dict.fromkeys(head for value in own.values() if (head := _section_behind(value, settings)))
+    run_settings = {key: value for key, value in settings.items() if key.startswith(section)}
+    above = dict.fromkeys(head for value in run_settings.values() if (head := _section_behind(value, settings)))
     return [
         seed
         for head in above
@@ -206,8 +206,8 @@ def _measuring(policy: EvaluatedPolicy) -> Flat:
     """Return how a run of `evaluate.runs` or `evaluate.lm_eval` measures. Another way is another setting."""
     group, _, name = policy.policy.rpartition("/")
     head = f"evaluate.{group or 'runs'}.{name}."
-    own = {key.removeprefix(head): value for key, value in policy.settings.items() if key.startswith(head)}
-    return {f"evaluate.{key}": value for key, value in own.items() if key != "policy"}
+    run_settings = {key.removeprefix(head): value for key, value in policy.settings.items() if key.startswith(head)}
+    return {f"evaluate.{key}": value for key, value in run_settings.items() if key != "policy"}
 
 
 def _label(varying: Sequence[Factor], trained: Sequence[EvaluatedPolicy]) -> str:
@@ -228,15 +228,15 @@ def distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:
 
     Equal weights do not count as another seed, even if another seed evaluated them.
     """
-    found: list[EvaluatedPolicy] = []
+    unique: list[EvaluatedPolicy] = []
     for policy in trained:
-        if not any(_is_same(policy, other) for other in found):
-            found.append(policy)
-    return found
+        if not any(_is_same(policy, other) for other in unique):
+            unique.append(policy)
+    return unique
 
 
 def _is_same(policy: EvaluatedPolicy, other: EvaluatedPolicy) -> bool:
-    """Return whether two policies have the same weights; if a model is missing, the same curve or scores."""
+    """Tell whether two policies have the same weights; if a model is missing, the same curve or scores."""
     if policy.trained and other.trained:
         return policy.trained == other.trained
     same_scores = np.array_equal(policy.scores_P, other.scores_P, equal_nan=True)

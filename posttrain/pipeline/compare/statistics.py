@@ -19,7 +19,7 @@ _CHUNK = 2_000_000
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference of left and right, with samples of its error."""
+    """The mean difference between left and right, with samples of its error."""
 
     mean: float
     errors: Floats
@@ -34,13 +34,13 @@ class Difference:
 
         It reaches 0 if the prompts are too few for the level.
         """
-        nth = int(np.ceil((1 - alpha) * len(self.errors)))
-        half = float(self.errors[min(nth, len(self.errors) - 1)])
+        rank = int(np.ceil((1 - alpha) * len(self.errors)))
+        half = float(self.errors[min(rank, len(self.errors) - 1)])
         return max(half, abs(self.mean)) if self.least_p > alpha else half
 
     @property
     def p_value(self) -> float:
-        """How often chance alone gives a difference at least as large."""
+        """The probability that chance gives a difference at least as large."""
         larger = len(self.errors) - int(np.searchsorted(self.errors, abs(self.mean), side="left"))
         return max((1 + larger) / (1 + len(self.errors)), self.least_p)
 
@@ -58,7 +58,7 @@ class Finding:
 
     @property
     def significant(self) -> bool:
-        """Whether the interval excludes 0."""
+        """True if the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
@@ -94,7 +94,7 @@ def difference(left_SP: Floats, right_SP: Floats, seed: int = 0) -> Difference:
 def paired(
     apart_NP: Floats, weight_N: Floats, within: float, variance: float, freedom: int, seed: int = 0
 ) -> Difference:
-    """Return the weighted mean of paired differences, [pairs, prompts], left minus right of two trainings each.
+    """Return the weighted mean of paired differences [pairs, prompts]: left minus right for each pair of trainings.
 
     All pairs share the prompts, which are resampled jointly. The trainings' error is drawn from Student's t with
     `variance` and `freedom`. `within`: the part of the variance that lies within a pair and a prompt, which both terms
@@ -120,18 +120,20 @@ def findings(differences: Sequence[Difference], alpha: float = ALPHA) -> list[Fi
 
     Every interval has the level at which its pair was tested, so it excludes 0 exactly if the pair is significant.
     """
-    order = sorted(range(len(differences)), key=lambda nth: _clearest_first(differences[nth]))
-    found: dict[int, Finding] = {}
+    order = sorted(range(len(differences)), key=lambda place: _clearest_first(differences[place]))
+    by_place: dict[int, Finding] = {}
     level, corrected, open_ = alpha, 0.0, True
-    for rank, nth in enumerate(order):
-        measured = differences[nth]
+    for rank, place in enumerate(order):
+        measured = differences[place]
         if open_:
             level = alpha / (len(order) - rank)
         half = measured.half(level)
         open_ = open_ and abs(measured.mean) > half
         corrected = max(corrected, min(1.0, measured.p_value * (len(order) - rank)))
-        found[nth] = Finding(measured.mean, measured.mean - half, measured.mean + half, corrected, measured.over_seeds)
-    return [found[nth] for nth in range(len(differences))]
+        by_place[place] = Finding(
+            measured.mean, measured.mean - half, measured.mean + half, corrected, measured.over_seeds
+        )
+    return [by_place[place] for place in range(len(differences))]
 
 
 def _clearest_first(measured: Difference) -> tuple[float, float]:

@@ -18,21 +18,21 @@ MOST_PAIRS, MOST_FALLS = 15, 3
 UNITS = {"steps": "steps", "tokens": "tokens", "seconds": "s"}
 
 
-def as_text(found: Comparison, score: Score, named: str | None = None) -> str:
+def as_text(comparison: Comparison, score: Score, named: str | None = None) -> str:
     """Return the whole comparison for the terminal, with the conclusion last. `named`: the compared metric."""
     metric = score_title(score, named)
-    parts = [f"{metric} on the same {found.prompts} held-out prompts", _means(found.means, metric)]
-    parts += [f"note: {note}" for note in found.notes]
-    labels = [mean.label for mean in found.means]
-    if found.held_out:
-        how = _how(found.held_out, seeds=any(mean.seeds > 1 for mean in found.means))
-        pairs = _pairs(found.held_out, labels)
+    parts = [f"{metric} on the same {comparison.prompts} held-out prompts", _means(comparison.means, metric)]
+    parts += [f"note: {note}" for note in comparison.notes]
+    labels = [mean.label for mean in comparison.means]
+    if comparison.held_out:
+        how = _how(comparison.held_out, seeds=any(mean.seeds > 1 for mean in comparison.means))
+        pairs = _pairs(comparison.held_out, labels)
         parts.append(f"{metric}, first minus second. {how}\n{pairs}")
         parts += [ABOUT_ONE_SEED] * (ONE_SEED in pairs)
-    parts += moved_lines(found.moved)
-    if found.held_out:
-        parts += _in_training(found.training, labels)
-    return "\n\n".join([*parts, conclusion(found)])
+    parts += moved_lines(comparison.moved)
+    if comparison.held_out:
+        parts += _in_training(comparison.training, labels)
+    return "\n\n".join([*parts, conclusion(comparison)])
 
 
 def score_title(score: Score, named: str | None = None) -> str:
@@ -40,37 +40,37 @@ def score_title(score: Score, named: str | None = None) -> str:
     return named or "score" if score == "sampled" else f"greedy {named or 'score'}"
 
 
-def conclusion(found: Comparison) -> str:
+def conclusion(comparison: Comparison) -> str:
     """Return the conclusion as one line, with the guarded metrics that fell."""
-    fallen = [f" But {fall}." for pair in found.held_out for fall in pair.falls]
+    fallen = [f" But {fall}." for pair in comparison.held_out for fall in pair.falls]
     more = f" And {len(fallen) - MOST_FALLS} more." if len(fallen) > MOST_FALLS else ""
-    return f"{_conclusion(found)}{''.join(fallen[:MOST_FALLS])}{more}"
+    return f"{_conclusion(comparison)}{''.join(fallen[:MOST_FALLS])}{more}"
 
 
-def _conclusion(found: Comparison) -> str:
-    labels = [mean.label for mean in found.means]
+def _conclusion(comparison: Comparison) -> str:
+    labels = [mean.label for mean in comparison.means]
     if len(labels) == 1:
-        return _only(found.means[0])
-    if found.held_out and all(pair.same for pair in found.held_out):
-        same = "completions" if all(pair.same == "completions" for pair in found.held_out) else "weights"
-        if not any(pair.finding.mean for pair in found.held_out):
+        return _only(comparison.means[0])
+    if comparison.held_out and all(pair.same for pair in comparison.held_out):
+        same = "completions" if all(pair.same == "completions" for pair in comparison.held_out) else "weights"
+        if not any(pair.finding.mean for pair in comparison.held_out):
             return f"{' and '.join(labels)} are the same result: their {same} and scores are equal."
         return f"All have the same {same}, so a difference comes from the scoring, not from the settings."
-    clear = [pair for pair in found.held_out if pair.finding.significant and not pair.same]
+    clear = [pair for pair in comparison.held_out if pair.finding.significant and not pair.same]
     beaten = {_loser(pair) for pair in clear if pair.finding.over_seeds}
     if not beaten:
-        seeds = min(mean.seeds for mean in found.means)
+        seeds = min(mean.seeds for mean in comparison.means)
         fix = "with one seed no setting can be judged" if seeds == 1 else f"there are {seeds} seeds per setting"
         return f"Cannot tell which setting is better: {fix}; run more seeds (docs/results.md)."
     one_training = {_loser(pair) for pair in clear if not pair.finding.over_seeds} - beaten
-    rest = [nth for nth in range(len(labels)) if nth not in beaten]
+    rest = [place for place in range(len(labels)) if place not in beaten]
     unknown, worse = (_listed(labels, some) for some in (one_training, beaten))
     also = f" Worse in a single training, which does not judge the setting: {unknown}." if unknown else ""
     if len(rest) == 1:
-        weights = found.means[rest[0]].weights
+        weights = comparison.means[rest[0]].weights
         brought = f" To fetch the weights of its best seed: `{weights}`." if weights else ""
         return f"Best on the held-out prompts: {labels[rest[0]]}.{brought}{also}"
-    met = {frozenset((pair.left, pair.right)) for pair in found.held_out}
+    met = {frozenset((pair.left, pair.right)) for pair in comparison.held_out}
     apart = any(frozenset(pair) not in met for pair in combinations(rest, 2))
     head = (
         "Not worse than any compared setting, but not all were compared with each other" if apart else "Among the best"
@@ -92,16 +92,16 @@ def _loser(pair: Pair) -> int:
 
 
 def _listed(labels: Sequence[str], places: Iterable[int]) -> str:
-    return "; ".join(labels[nth] for nth in sorted(places))
+    return "; ".join(labels[place] for place in sorted(places))
 
 
-def as_data(found: Comparison) -> dict[str, Any]:
-    """Return the same as plain data."""
-    labels = [mean.label for mean in found.means]
+def as_data(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain data."""
+    labels = [mean.label for mean in comparison.means]
     return {
-        "prompts": found.prompts,
-        "settings": [asdict(mean) for mean in found.means],
-        "held_out": [_pair_data(pair, labels) for pair in found.held_out],
+        "prompts": comparison.prompts,
+        "settings": [asdict(mean) for mean in comparison.means],
+        "held_out": [_pair_data(pair, labels) for pair in comparison.held_out],
         "training": {
             training.at.budget: {
                 "metric": training.at.metric,
@@ -113,11 +113,11 @@ def as_data(found: Comparison) -> dict[str, Any]:
             }
             if not training.at.why_not
             else {"cannot_tell": training.at.why_not}
-            for training in found.training
+            for training in comparison.training
         },
-        "notes": found.notes,
-        "moved": [asdict(pair) for pair in found.moved],
-        "conclusion": conclusion(found),
+        "notes": comparison.notes,
+        "moved": [asdict(pair) for pair in comparison.moved],
+        "conclusion": conclusion(comparison),
     }
 
 

@@ -45,7 +45,7 @@ TILE: Final = 64
 
 @dataclass(frozen=True)
 class TokenShift:
-    """Shares of the positions, and the most shifted tokens: `shifted` of the `written` times."""
+    """Shares of positions, and the most shifted tokens: `shifted` of `written` occurrences."""
 
     first: str
     second: str
@@ -78,15 +78,15 @@ RANKS: Final = ("unshifted", "marginal", "shifted")
 def token_shift(names: Sequence[str]) -> TokenShift:
     """Return the ranks that the second policy gives to the first one's tokens."""
     if len(names) != 2:
-        fix = "Name the policy whose answers are read, then the one that ranks their tokens, e.g. grpo sft"
-        raise PipelineError(what=f"{len(names)} policies are named, not two", where="compare --tokens", fix=fix)
+        fix = "Give first the policy whose answers are read, then the policy that ranks their tokens, e.g. grpo sft"
+        raise PipelineError(what=f"expected two policies, not {len(names)}", where="compare --tokens", fix=fix)
     (first, asked), (second, ranking) = ((name, _settings(name)) for name in names)
     rows = _answers(first)
     folder = needed_model(ranking[0], second)
     text, runtime = load_text(folder, ranking[1].date, ranking[1].template), Runtime(ranking[1].device)
     if text.tokenizer.get_vocab() != load_tokenizer(needed_model(asked[0], first)).get_vocab():
-        fix = "Name two policies with one tokenizer, e.g. a model and the one that it was trained from"
-        raise DataError(what=f"{first} and {second} have other tokens", where="compare --tokens", fix=fix)
+        fix = "Choose two policies with the same tokenizer, e.g. a model and its start model"
+        raise DataError(what=f"{first} and {second} have different tokenizers", where="compare --tokens", fix=fix)
     table = read_table(table_path(asked[1].data), "prompts").filter(pl.col("id").is_in(rows["prompt_id"].implode()))
     prompts = prompts_of(table.iter_rows(named=True))
     encoded = encode_in_context(text, prompts, ranking[1].context, f"the context of {second}")
@@ -105,8 +105,8 @@ def token_shift(names: Sequence[str]) -> TokenShift:
 
 @torch.no_grad()
 def token_ranks(model: Any, rows: Sequence[TokenRow], runtime: Runtime) -> list[int]:
-    """Return how many tokens the model ranks above each trained token, row by row."""
-    head, found = head_of(model), dict[int, list[int]]()
+    """Return the number of tokens that the model ranks above each trained token, row by row."""
+    head, rank_of = head_of(model), dict[int, list[int]]()
     for some in micro_batches([len(row) for row in rows], list(range(len(rows))), MICRO_TOKENS):
         packed = pack([rows[place] for place in some]).to(runtime.device)
         hidden_MD, ranks = packed_states(model, packed).index_select(0, packed.source_M), list[int]()
@@ -115,8 +115,8 @@ def token_ranks(model: Any, rows: Sequence[TokenRow], runtime: Runtime) -> list[
             ranks += (logits > logits.gather(1, target[:, None])).sum(1).tolist()
         for place in some:
             size = len(rows[place].trained)
-            found[place], ranks = ranks[:size], ranks[size:]
-    return [rank for place in range(len(rows)) for rank in found[place]]
+            rank_of[place], ranks = ranks[:size], ranks[size:]
+    return [rank for place in range(len(rows)) for rank in rank_of[place]]
 
 
 def _settings(name: str) -> tuple[str, EvaluateParams]:
@@ -136,8 +136,8 @@ def _answers(name: str) -> pl.DataFrame:
     file = Path("results") / name / "rollouts.parquet"
     rows = read_results(file, name).filter(pl.col("greedy") & pl.col("completion_ids").is_not_null())
     if rows.is_empty():
-        fix = "Evaluate it by samples of prompts, with completions: full"
-        raise DataError(what="no greedy answer is stored with its tokens", where=str(file), fix=fix)
+        fix = "Evaluate it by samples, with completions: full"
+        raise DataError(what="no greedy answers with tokens are stored", where=str(file), fix=fix)
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The words of a verdict, the same wherever a difference is judged."""
+"""The words of a verdict on a difference, used by all commands."""
 
 from __future__ import annotations
 

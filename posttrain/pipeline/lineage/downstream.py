@@ -20,7 +20,7 @@ from posttrain.pipeline.workspace import checkpoint_path, model_path
 
 
 def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
-    """Return everything that a line of a source reached."""
+    """Return everything that a line of a source has affected."""
     query = parse_query(what)
     source = Path(what.rpartition(":")[0])
     removed = leftovers(read())
@@ -39,7 +39,7 @@ def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
     runs = affected(lock, {file_digest(Path(file)) for file in held}, held)
     node.parts.append(Node("runs that it reached", {name: f"through {through}" for name, through in runs.items()}))
     models = [model for name in runs if (model := model_made(name))]
-    node.parts.append(Node("models", {str(model_path(trained)): _kept(trained) for trained in models}))
+    node.parts.append(Node("models", {str(model_path(trained)): _presence(trained) for trained in models}))
     node.parts.append(Node("figures", _figures(figures, set(runs))))
     node.parts.append(Node("evaluated rows", _answers(ids, left)))
     node.parts = [part for part in node.parts if part.facts]
@@ -57,17 +57,17 @@ def _figures(figures: Figures, runs: set[str]) -> dict[str, float]:
     return {name: figure.value for name, figure in known.items() if name in written or written.intersection(figure.of)}
 
 
-def _kept(model: str) -> str:
-    """Return whether the run's model and checkpoints exist."""
+def _presence(model: str) -> str:
+    """Tell whether the run's model and checkpoints exist."""
     there = "there" if model_path(model).exists() else "not in the workspace"
     return f"{there}, with checkpoints" if any(checkpoint_path(model).glob("*")) else there
 
 
 def _answers(ids: list[str], left: set[str]) -> dict[str, Any]:
     """Return the evaluated completions for the row as a prompt, except those from removed runs."""
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     for file in sorted(file for file in Path("results").glob("*/rollouts.parquet") if str(file) not in left):
         rows = pl.scan_parquet(file).filter(pl.col("prompt_id").is_in(ids)).select("id", "reward").collect()
         if rows.height:
-            found[str(file)] = {"rows": rows.height, "mean reward": rows["reward"].mean(), "first": rows["id"][0]}
-    return found
+            answers[str(file)] = {"rows": rows.height, "mean reward": rows["reward"].mean(), "first": rows["id"][0]}
+    return answers

@@ -1,4 +1,4 @@
-"""`posttrain why WHAT`: trace a number back to its sources, a row both ways, a source forwards."""
+"""`posttrain why WHAT`: trace a number back to its sources, a row in both directions, and a source forwards."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def why(what: str, form: Literal["words", "json"]) -> str:
 
 
 def explain(what: str) -> list[Node]:
-    """Return one tree for the question. A bare number gives one tree for each metric with that value."""
+    """Return the trees for a question: one, or for a bare number one for each metric with that value."""
     figures, lineage = Figures(), Lineage()
     if not figures.lock:
-        raise PipelineError(what="no run is recorded", where=LOCK, fix="Run the pipeline first: dvc repro")
+        raise PipelineError(what="no run has been recorded", where=LOCK, fix="Run the pipeline first: dvc repro")
     if place_of(what):
         return [explain_place(what, figures, lineage)]
     if (figure := figures.named(what)) is not None:
@@ -64,7 +64,7 @@ def explain(what: str) -> list[Node]:
 
 
 def explain_figure(figure: Figure, figures: Figures, lineage: Lineage) -> Node:
-    """Return a number with the rows that it averages and everything these were made from."""
+    """Return a number with the rows that it averages, and the sources of these rows."""
     node = Node(f"{figure.name} = {figure.value:.6g}", {"file": figure.file})
     if also := shown_in(figure):
         node.facts["also shown in"] = also
@@ -118,14 +118,14 @@ def _rows(figure: Figure, lineage: Lineage) -> Node:
 def _read(figure: Figure, lineage: Lineage) -> dict[str, Any]:
     """Return the tables that a training read, and their rows in the number's split."""
     split = "heldout" if figure.key.startswith(HELDOUT) else "train"
-    found = {}
+    tables = {}
     for path in lineage.inputs(figure.stage):
         if path.endswith(".parquet") and Path(path).is_file():
             rows = pl.scan_parquet(path)
             if "split" in rows.collect_schema():
                 chosen = rows.filter(pl.col("split") == split).select("id").collect()["id"]
-                found[path] = {f"{split} rows": len(chosen), "first": chosen.head(SHOWN).to_list()}
-    return found
+                tables[path] = {f"{split} rows": len(chosen), "first": chosen.head(SHOWN).to_list()}
+    return tables
 
 
 def _of_step(figure: Figure) -> str:
@@ -193,8 +193,8 @@ def _regraded(figure: Figure) -> Node:
 def _scored_again(figure: Figure, figures: Figures) -> dict[str, str]:
     """Return the mean rewards by `regrade.runs` on the rollouts that a run's reward is the mean of."""
     runs = {f"regrade/{name}": run for name, run in group_of(read(), "regrade.runs").items()}
-    mine = [name for name, run in runs.items() if (run or {}).get("rollouts") == figure.owner]
-    known = {name: figures.recorded[f"{name}.reward"].value for name in mine if f"{name}.reward" in figures.recorded}
+    names = [name for name, run in runs.items() if (run or {}).get("rollouts") == figure.owner]
+    known = {name: figures.recorded[f"{name}.reward"].value for name in names if f"{name}.reward" in figures.recorded}
     return {name: f"{value:.4g} on all stored rollouts" for name, value in known.items()}
 
 
@@ -216,8 +216,8 @@ def _score(name: str, rows: pl.DataFrame) -> pl.Series:
     """Return each row's score under one name; null if it has none or the reward failed."""
     element = pl.element().struct
     known = (element.field("name") == name) & ~element.field("status").is_in(sorted(FAILED))
-    found = pl.col("scores").list.eval(pl.when(known).then(element.field("value")))
-    return rows.select(found.list.drop_nulls().list.first()).to_series()
+    value = pl.col("scores").list.eval(pl.when(known).then(element.field("value")))
+    return rows.select(value.list.drop_nulls().list.first()).to_series()
 
 
 def _values(key: str, rows: pl.DataFrame) -> pl.Series:

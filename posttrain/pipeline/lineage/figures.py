@@ -1,4 +1,4 @@
-"""All numbers that the pipeline records or reports, by name: `grpo.score`, `reward/main.heldout_accuracy`."""
+"""All numbers that the pipeline records or reports, by names such as `grpo.score` or `reward/main.heldout_accuracy`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Figures:
     @cached_property
     def recorded(self) -> dict[str, Figure]:
         """Name -> number, from results/*/metrics.json, from metrics/, and from the report's sentences."""
-        found: dict[str, Figure] = {}
+        figures: dict[str, Figure] = {}
         for stage, entry in self.lock.items():
             for out in entry.get("outs", ()):
                 path = str(out["path"])
@@ -76,8 +76,8 @@ class Figures:
                     numbers = read_json(self._root / file)
                     for key, value in numbers.items():
                         if isinstance(value, int | float) and not isinstance(value, bool):
-                            found[f"{owner}.{key}"] = Figure(owner, key, float(value), file, stage)
-        return found | {gain.name: gain for gain in self._gains()}
+                            figures[f"{owner}.{key}"] = Figure(owner, key, float(value), file, stage)
+        return figures | {gain.name: gain for gain in self._gains()}
 
     def _metrics(self, out: str) -> Iterator[str]:
         """Yield the metrics files of an output."""
@@ -87,9 +87,9 @@ class Figures:
 
     def _gains(self) -> Iterator[Figure]:
         """Yield differences to the reference, means over seeds, and the numbers in the report's sentences."""
-        kept = _reported(self._root)
-        summary = settings_in(kept)
-        members = {row["setting"]: row["policies"].split(", ") for row in kept.get("settings", ())}
+        reported = _reported(self._root)
+        summary = settings_in(reported)
+        members = {row["setting"]: row["policies"].split(", ") for row in reported.get("settings", ())}
         base = members.get(subtracted(summary), ())
         for label, figures in policy_figures(summary).items():
             keys = (*GAIN, *SEEDS) if members[label] == [label] else figures
@@ -97,41 +97,41 @@ class Figures:
                 of = [*base, *members[label]] if key in (*GAIN, *SEEDS) else members[label]
                 column = "score" if key in (*GAIN, *SEEDS, "low", "high") else key
                 yield Figure(label, key, figures[key], SUMMARY, "report", tuple(f"{name}.{column}" for name in of))
-        tasks = {row["setting"]: row["task"] for row in kept.get("settings", ()) if row.get("task")}
-        for sentence in gain_parts(summary, tasks, trainings_in(kept)):
+        tasks = {row["setting"]: row["task"] for row in reported.get("settings", ()) if row.get("task")}
+        for sentence in gain_parts(summary, tasks, trainings_in(reported)):
             label, _, rest = sentence.partition(" ")
             used = ["score", *extra_columns(summary)]
             of = tuple(f"{name}.{key}" for name in (*base, *members[label]) for key in used)
-            for nth, number in enumerate(_NUMBER.findall(rest)):
-                yield Figure(label, f"gain.{nth}", float(number), SUMMARY, "report", of)
+            for index, number in enumerate(_NUMBER.findall(rest)):
+                yield Figure(label, f"gain.{index}", float(number), SUMMARY, "report", of)
 
     def curve(self, name: str) -> Figure | None:
         """Return a point of a learning curve: `online/grpo.reward@12` is the reward at step 12.
 
         The report averages adjacent steps of long curves. The mean of steps 12 and 13 is named 12.5.
         """
-        found = re.fullmatch(r"(?P<owner>[^.]+)\.(?P<key>[^@]+)@(?P<step>[0-9.]+)", name)
-        file = f"plots/{found['owner']}.csv" if found else ""
-        if found is None or not (self._root / file).is_file():
+        match = re.fullmatch(r"(?P<owner>[^.]+)\.(?P<key>[^@]+)@(?P<step>[0-9.]+)", name)
+        file = f"plots/{match['owner']}.csv" if match else ""
+        if match is None or not (self._root / file).is_file():
             return None
-        whole, key = read_curve(self._root / file), found["key"]
+        whole, key = read_curve(self._root / file), match["key"]
         shown, _ = thinned(whole, CURVE_POINTS)
-        points = (_at(columns, key, found["step"]) for columns in (whole, shown))
+        points = (_at(columns, key, match["step"]) for columns in (whole, shown))
         value = next((point for point in points if point is not None), None)
         stage = next((name for name, entry in self.lock.items() if _made(entry, file)), None)
         if value is None or stage is None:
             return None
-        return Figure(found["owner"], f"{key}@{found['step']}", value, file, stage)
+        return Figure(match["owner"], f"{key}@{match['step']}", value, file, stage)
 
     def named(self, what: str) -> Figure | None:
-        """Return a number by its name, by its column in the report, or by its policy or reward model alone."""
+        """Return a number by its name, by its column in the report, or by only its policy or reward model."""
         owner, dot, key = what.rpartition(".")
         names = [what, f"{owner}.{_COLUMNS.get(key, key)}"] if dot else []
         names += [f"{what}.{main}" for main in MAIN]
         return next((self.recorded[name] for name in names if name in self.recorded), None) or self.curve(what)
 
     def equal_to(self, number: str) -> list[Figure]:
-        """Return the numbers that equal this one at its decimals, including points of curves."""
+        """Return the numbers, including points of curves, that equal this number after rounding to its decimals."""
         digits = len(number.partition(".")[2])
         wanted = float(number)
         points = [point for point in self._points() if digits]
@@ -163,11 +163,9 @@ class Figures:
             return DataError(what="it has no results yet", where=f"'{what}'", fix=fix)
         near = did_you_mean(what, list(self.recorded))
         known = "Give a name (grpo.score), a number (0.922), the id of a row, or FILE:LINE"
-        listed = (
-            f"There are numbers of {', '.join(owners)}." if owners else "No stage has written numbers yet: dvc repro."
-        )
+        listed = f"Numbers exist for {', '.join(owners)}." if owners else "No stage has written numbers yet: dvc repro."
         fix = f"{near if near.endswith('?') else listed} {known}"
-        return DataError(what="no figure, row or file has this name", where=f"'{what}'", fix=fix)
+        return DataError(what="no metric, row or file has this name", where=f"'{what}'", fix=fix)
 
     def _makers(self) -> dict[str, tuple[str, str]]:
         """Return run or policy in params.yaml -> the owner of its numbers, and the stage that writes them."""
@@ -194,7 +192,7 @@ def _made(entry: Mapping[str, Any], file: str) -> bool:
 
 
 def is_number(what: str) -> bool:
-    """Return whether a text is a bare number with a decimal point, which distinguishes it from an id."""
+    """Tell whether a text is a bare number with a decimal point. An id has no decimal point."""
     return _NUMBER.fullmatch(what) is not None
 
 

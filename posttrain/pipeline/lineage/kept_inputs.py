@@ -1,4 +1,4 @@
-"""Find inputs that are in neither git nor DVC's cache. Another clone, an experiment and a tag lack them."""
+"""Find inputs that are in neither git nor DVC's cache. Other clones, experiments and tags lack these inputs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def unkept_inputs(overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[st
     """
     params = [read_yaml(PARAMS_FILE)] if Path(PARAMS_FILE).is_file() else []
     texts = list(_texts([*params, *overrides]))
-    own = [*(str(own_file(text.partition(":")[0])) for text in texts if is_import_path(text)), *_loaded()]
-    named = {PurePosixPath(os.path.normpath(text)) for text in [*texts, *own, *more] if _is_inside(text)}
+    modules = [*(str(own_file(text.partition(":")[0])) for text in texts if is_import_path(text)), *_loaded()]
+    named = {PurePosixPath(os.path.normpath(text)) for text in [*texts, *modules, *more] if _is_inside(text)}
     by_dvc = dict(tracked_by_dvc())
     others = git("ls-files", "-z", "--others", "--directory", "--no-empty-directory").split("\0")
     untracked = {PurePosixPath(entry) for entry in others if entry and "__pycache__" not in entry}
@@ -47,49 +47,51 @@ def unkept_inputs(overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[st
     left = untracked.difference(_overlapping(untracked, by_dvc.keys() - lost))
     pairs = ((entry, path) for entry in _overlapping([*left, *changed], named) for path in named)
     pairs = ((entry, path) for entry, path in pairs if _overlap(entry, path))
-    found = {max(pair, key=lambda path: len(path.parts)) for pair in pairs}
-    return sorted(str(path) for path in found | {path for path in lost if by_dvc[path][1]})
+    inputs = {max(pair, key=lambda path: len(path.parts)) for pair in pairs}
+    return sorted(str(path) for path in inputs | {path for path in lost if by_dvc[path][1]})
 
 
 def require_kept(where: str, overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[str] = ()) -> None:
     """Raise if an input is neither in the last commit nor in DVC's cache."""
-    if found := unkept_inputs(overrides, more):
-        what = f"neither in git nor in DVC's cache: {_shown(found)}"
-        raise PipelineError(what=what, where=where, fix=f"{_fix(found)}, then git commit")
+    if unkept := unkept_inputs(overrides, more):
+        what = f"neither in git nor in DVC's cache: {_shown(unkept)}"
+        raise PipelineError(what=what, where=where, fix=f"{_fix(unkept)}, then git commit")
 
 
 def kept_note() -> str:
-    """Return a note for `posttrain check`; empty if all inputs are kept, or without a repository or a commit."""
+    """Return a note for `posttrain check`; empty if all inputs are stored, or without a repository or a commit."""
     if git_or_none("rev-parse", "--verify", "HEAD") is None:
         return ""
     try:
-        found = unkept_inputs()
+        unkept = unkept_inputs()
     except ParamsError:  # the check of params.yaml names it
         return ""
-    if not found:
+    if not unkept:
         return ""
     return (
-        f"note: neither in git nor in DVC's cache: {_shown(found)}. Other clones lack it; sweeps, `posttrain promote`"
-        f" and `push` stop. {_fix(found)}, then git commit"
+        f"note: neither in git nor in DVC's cache: {_shown(unkept)}. Other clones lack it; sweeps, `posttrain promote`"
+        f" and `push` stop. {_fix(unkept)}, then git commit"
     )
 
 
 def is_in_cache(digest: str, cache: Path) -> bool:
-    """Return whether DVC's cache contains a file, or a folder's list and all of its files."""
+    """Tell whether DVC's cache contains a file, or a folder's list and all of its files."""
     place = cache / _CACHED / digest[:2] / digest[2:]
     if not digest.endswith(".dir") or not place.is_file():
         return place.is_file()
     return all(is_in_cache(entry["md5"], cache) for entry in listed(place))
 
 
-def _shown(found: list[str]) -> str:
-    return ", ".join(found[:LISTED]) + (f" and {len(found) - LISTED} more" if len(found) > LISTED else "")
+def _shown(paths: list[str]) -> str:
+    return ", ".join(paths[:LISTED]) + (f" and {len(paths) - LISTED} more" if len(paths) > LISTED else "")
 
 
-def _fix(found: list[str]) -> str:
-    own = [path for path in found if not path.startswith((f"{CUSTOM}/", f"{FOLDER}/"))]
-    data = next((path for path in own if not git_or_none("ls-files", "--", path)), "")  # else `dvc add` refuses it
-    return f"git add them, or of data: dvc add {data}" if data else f"git add {found[0]}"
+def _fix(paths: list[str]) -> str:
+    elsewhere = [path for path in paths if not path.startswith((f"{CUSTOM}/", f"{FOLDER}/"))]
+    data = next(
+        (path for path in elsewhere if not git_or_none("ls-files", "--", path)), ""
+    )  # else `dvc add` refuses it
+    return f"git add them, or of data: dvc add {data}" if data else f"git add {paths[0]}"
 
 
 def _loaded() -> Iterator[str]:
@@ -114,7 +116,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _is_inside(text: str) -> bool:
-    """Return whether a text names a file or folder in this folder. Absolute paths do not count."""
+    """Tell whether a text names a file or folder in this folder. Absolute paths do not count."""
     path = os.path.normpath(text)
     inside = path != "." and not path.startswith(("/", "..")) and "\0" not in text
     return inside and os.path.exists(path)  # noqa: PTH110  Path's own raises where a text is too long for a name
@@ -131,7 +133,7 @@ def _overlapping(paths: Iterable[PurePosixPath], others: Collection[PurePosixPat
 
 
 def tracked_by_dvc() -> Iterator[tuple[PurePosixPath, tuple[str, bool]]]:
-    """Yield the outputs of stages and the paths of `dvc add`: each digest, and whether it was added."""
+    """Yield outputs of stages and paths of `dvc add`, each with its digest and True if `dvc add` added it."""
     lock = Path(LOCK)
     entries = lock_stages(lock.read_bytes(), LOCK) if lock.is_file() else {}
     for out in (out for entry in entries.values() for out in entry.get("outs") or ()):
@@ -143,7 +145,7 @@ def tracked_by_dvc() -> Iterator[tuple[PurePosixPath, tuple[str, bool]]]:
 
 
 def _is_kept(path: PurePosixPath, digest: str, digests: Digests, *, added: bool) -> bool:
-    """Return whether the cache has it. Content of `dvc add` must also be unchanged; `code` is not in the cache."""
+    """Tell whether the cache has it. Content of `dvc add` must also be unchanged; `code` is not in the cache."""
     if not digest:  # of another kind of digest than md5
         return True
     return is_in_cache(digest, cache_folder()) and not (added and digests.of(str(path)) not in (digest, None))

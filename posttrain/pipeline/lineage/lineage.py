@@ -1,4 +1,4 @@
-"""Read from dvc.lock what an output was made from: settings, tables, models, code and versions, back to the sources."""
+"""Read the origin of an output from dvc.lock: settings, tables, models, code and versions, back to the sources."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Lineage:
         return next((self._outs[place] for place in (path, *map(str, Path(path).parents)) if place in self._outs), None)
 
     def output(self, path: str) -> Node:
-        """Return a file or folder that a stage made, with everything it was made from."""
+        """Return a file or folder that a stage made, with all its inputs back to the sources."""
         return self._output(path, self._recorded_digest(path), set())
 
     def stage(self, name: str) -> Node:
@@ -53,13 +53,13 @@ class Lineage:
 
     def above(self, stage: str) -> list[str]:
         """Return the stages whose outputs reach a stage, including itself."""
-        found, waiting = dict[str, None](), [stage]
+        stages, waiting = dict[str, None](), [stage]
         while waiting:
             name = waiting.pop()
-            if name not in found:
-                found[name] = None
+            if name not in stages:
+                stages[name] = None
                 waiting += [made for dep in self.inputs(name) if (made := self.maker(dep))]
-        return list(found)
+        return list(stages)
 
     def sources(self, stage: str) -> list[str]:
         """Return the user's own files that a stage depends on, directly or through other stages."""
@@ -127,15 +127,15 @@ class Lineage:
 
     def _settings(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         """Return the recorded settings, and which of them have changed in params.yaml since."""
-        found: dict[str, Any] = {}
+        recorded_settings: dict[str, Any] = {}
         for file, values in entry.get("params", {}).items():
             if file not in self._files:
                 self._files[file] = read_yaml(file) if Path(file).is_file() else {}
             settings = self._files[file]
-            found |= {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+            recorded_settings |= {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
             if changed := [key for key, value in values.items() if value_at(settings, key) != value]:
-                found["stale"] = f"{file} has other settings now: {', '.join(changed)}"
-        return found
+                recorded_settings["stale"] = f"{file} has other settings now: {', '.join(changed)}"
+        return recorded_settings
 
     def _code(self, name: str) -> dict[str, Any]:
         """Return the code and the versions that made a stage's output."""
@@ -146,8 +146,8 @@ class Lineage:
             facts["code"] = f"{dep['path']}, {count} files, digest {dep['md5']}"
             facts |= self._changes(str(dep["path"]), str(dep["md5"]))
         record = self.records.of(self.lock[name]) or {}
-        kept = {key: record[key] for key in ("seed", "device", "precision", "threads") if key in record}
-        facts["record"] = {str(record_path(name)): "", **kept} if record else NOT_STORED
+        run_facts = {key: record[key] for key in ("seed", "device", "precision", "threads") if key in record}
+        facts["record"] = {str(record_path(name)): "", **run_facts} if record else NOT_STORED
         said = self._versions
         if versions := {key: value for key, value in record.get("versions", {}).items() if said.get(key) != value}:
             facts["versions"] = versions

@@ -46,25 +46,25 @@ class Query:
 
     @cached_property
     def json_patterns(self) -> list[str]:
-        """The patterns for a table row as JSON. A cell may itself contain JSON."""
+        """The patterns for a table row as JSON. A cell may contain JSON."""
         once = [_inner(text) for text in self.texts]
         return list(dict.fromkeys([*(f'"{row_id}"' for row_id in self.ids), *once, *map(_inner, once)]))
 
     @cached_property
     def patterns(self) -> dict[str, re.Pattern[bytes]]:
         """Encoding -> pattern for the bytes of any other file. UTF-8 comes first."""
-        found: dict[str, re.Pattern[bytes]] = {}
+        patterns: dict[str, re.Pattern[bytes]] = {}
         seen: set[bytes] = set()
         for encoding in (name for name in self.encodings if name not in self.decoded):
             ways = [way for text in self._ways if (way := _encoded(text, encoding)) and way not in seen]
             seen.update(ways)
             if ways:
-                found[encoding] = re.compile(b"|".join(map(re.escape, ways)))
-        return found
+                patterns[encoding] = re.compile(b"|".join(map(re.escape, ways)))
+        return patterns
 
     @cached_property
     def decoded(self) -> list[str]:
-        """Encodings such as UTF-7 in which the bytes of a text depend on its neighbours."""
+        """Encodings such as UTF-7, in which the bytes of a text depend on adjacent text."""
         return [
             name
             for name in self.encodings
@@ -74,24 +74,24 @@ class Query:
     @cached_property
     def _ways(self) -> list[str]:
         """The ids, and each text unchanged and as written in JSON, CSV and HTML."""
-        found = dict.fromkeys(self.ids)
+        ways = dict.fromkeys(self.ids)
         for text in self.texts:
             for written in (text, _inner(text), _inner(text, ascii_only=True), text.replace('"', '""')):
                 page = written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
                 html = written.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-                found |= dict.fromkeys((written, page, html))
-        return list(found)
+                ways |= dict.fromkeys((written, page, html))
+        return list(ways)
 
 
 def is_row(what: str) -> bool:
-    """Return whether a text has the form of a row id."""
+    """Tell whether a text has the form of a row id."""
     return _ID.fullmatch(what) is not None
 
 
 def place_of(what: str) -> tuple[Path, int] | None:
     """Return FILE and LINE from FILE:LINE, if the file exists."""
-    found = _PLACE.fullmatch(what)
-    return (Path(found[1]), int(found[2])) if found and Path(found[1]).is_file() else None
+    match = _PLACE.fullmatch(what)
+    return (Path(match[1]), int(match[2])) if match and Path(match[1]).is_file() else None
 
 
 def parse_query(row: str) -> Query:
@@ -101,22 +101,24 @@ def parse_query(row: str) -> Query:
     if place := place_of(row):
         texts = texts_of([_source_row(*place)])
         if not texts:
-            raise DataError(what="the row has no text to search for", where=row, fix="Give its id, or a text of it")
+            raise DataError(
+                what="the row has no text to search for", where=row, fix="Give its id, or a part of its text"
+            )
         return Query(texts=texts, encodings=source_encodings())
     if len(row.strip()) < SHORTEST:
-        fix = f"Give an id, FILE:LINE, or a text of at least {SHORTEST} characters"
+        fix = f"Give an id, FILE:LINE, or at least {SHORTEST} characters of the row's text"
         raise DataError(what="the text is too short", where=f"'{row}'", fix=fix)
     return Query(texts=(row.strip()[:LONGEST],), encodings=source_encodings())
 
 
 def texts_of(rows: Iterable[Any]) -> tuple[str, ...]:
-    """Return the texts that identify rows: the long ones, or the longest if a row has no long one."""
-    found: dict[str, None] = {}
+    """Return the texts that identify rows: all long texts of a row, or else its longest text."""
+    chosen: dict[str, None] = {}
     for row in rows:
         texts = [text.strip()[:LONGEST].strip() for text in _strings(row)]
         long = [text for text in texts if len(text) >= LONG]
-        found |= dict.fromkeys(long or sorted((text for text in texts if text), key=len)[-1:])
-    return tuple(found)
+        chosen |= dict.fromkeys(long or sorted((text for text in texts if text), key=len)[-1:])
+    return tuple(chosen)
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -139,8 +141,8 @@ def _source_row(file: Path, number: int) -> Any:
         raise DataError(what=what, where=str(file), fix=f"{fix}, or give a piece of the row's text")
     part, names = file_part(file, _dialect(file)), Columns(frozenset())
     next(part.rows(names, str(file)), None)
-    for nth, row in part.rows(Columns(frozenset(names.seen)), str(file)):
-        if nth == number:
+    for line, row in part.rows(Columns(frozenset(names.seen)), str(file)):
+        if line == number:
             if isinstance(row, dict):
                 return row
             raise DataError(what=f"{row}", where=f"{file}:{number}", fix="Give a piece of the row's text")
@@ -167,13 +169,13 @@ def _dialects() -> Iterator[tuple[Path, CsvDialect]]:
 
 
 def source_encodings() -> tuple[str, ...]:
-    """Return the encodings to search in: the common ones, and those that sources in params.yaml set."""
-    found = dict.fromkeys(ENCODINGS)
+    """Return the encodings to search in: common encodings, and encodings of sources in params.yaml."""
+    encodings = dict.fromkeys(ENCODINGS)
     for _, dialect in _dialects():
         name = codecs.lookup(dialect.encoding or UTF_8).name
         marked = {"utf-8-sig": [UTF_8], "utf-16": [], "utf-32": ["utf-32-le", "utf-32-be"]}  # with a byte order mark
-        found |= dict.fromkeys(marked.get(name, [name]))
-    return tuple(found)
+        encodings |= dict.fromkeys(marked.get(name, [name]))
+    return tuple(encodings)
 
 
 def _encoded(text: str, encoding: str) -> bytes:

@@ -26,14 +26,14 @@ def evaluated(frame: pl.DataFrame, seed: int) -> dict[str, float]:
     known, greedy = (part.filter(pl.col("reward").is_not_null()) for part in (rows, frame.filter(pl.col("greedy"))))
     groups = [part["reward"].to_list() for part in known.partition_by("prompt_id", maintain_order=True)]
     samples = rows.height // max(rows["prompt_id"].n_unique(), 1)
-    found = prompt_figures(groups, samples, seed)
+    metrics = prompt_figures(groups, samples, seed)
     if greedy.height:
-        found["greedy"] = _mean(greedy["reward"])
-    found["failed"] = 1 - known.height / rows.height
-    found["parsed"] = _mean((known["status"] == "ok").cast(pl.Float64))
-    found["truncated"] = _mean(known["truncated"].cast(pl.Float64))
-    found["length"] = _mean(lengths(known).cast(pl.Float64))
-    return found | _parts(known, seed) | _of_tasks(known)
+        metrics["greedy"] = _mean(greedy["reward"])
+    metrics["failed"] = 1 - known.height / rows.height
+    metrics["parsed"] = _mean((known["status"] == "ok").cast(pl.Float64))
+    metrics["truncated"] = _mean(known["truncated"].cast(pl.Float64))
+    metrics["length"] = _mean(lengths(known).cast(pl.Float64))
+    return metrics | _parts(known, seed) | _of_tasks(known)
 
 
 def lengths(frame: pl.DataFrame) -> pl.Series:
@@ -45,11 +45,11 @@ def _parts(known: pl.DataFrame, seed: int) -> dict[str, float]:
     """Return each part of the reward and each metric, over the rows with a score."""
     scores = known.select("prompt_id", pl.col("scores").alias("one")).explode("one").unnest("one").drop_nulls("name")
     value = pl.when(~pl.col("status").is_in(sorted(FAILED))).then("value")
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name, part in scores.group_by("name", maintain_order=True):
         values = part.group_by("prompt_id", maintain_order=True).agg(value)["value"].to_list()
-        found |= part_figures(f"reward_{name[0]}", values, seed)
-    return found
+        metrics |= part_figures(f"reward_{name[0]}", values, seed)
+    return metrics
 
 
 def _of_tasks(known: pl.DataFrame) -> dict[str, float]:
@@ -62,8 +62,8 @@ def _of_tasks(known: pl.DataFrame) -> dict[str, float]:
         return {}
     rollouts = [_rollout(row) for row in known.iter_rows(named=True)]
     try:
-        found = load_task(tasks[0]).metrics(rollouts, known["reward"].to_list())
-        return {key: float(value) for key, value in found.items()}
+        metrics = load_task(tasks[0]).metrics(rollouts, known["reward"].to_list())
+        return {key: float(value) for key, value in metrics.items()}
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError):
         return {}  # a user's task may read what these rows do not have, as `info` of the prompt
 

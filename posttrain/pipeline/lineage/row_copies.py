@@ -1,4 +1,4 @@
-"""`posttrain where ROW`: find every copy of a row, and the runs that have read one.
+"""`posttrain where ROW`: find every copy of a row, and the runs that have read a copy.
 
 Copies can be in files of the workspace and, by content, in objects of DVC's cache, its remotes, its run cache, and git.
 """
@@ -140,8 +140,8 @@ class _Objects:
 def _objects(folder: Path, query: Query) -> _Objects:
     """Return the matching objects under files/md5 of a cache."""
     stored = sorted(file for file in folder.glob("??/*") if file.is_file())
-    found, unreadable = in_files((file for file in stored if file.suffix != ".dir"), query)
-    files, folders = {file.parent.name + file.name: file for file in map(Path, found)}, {}
+    rows, unreadable = in_files((file for file in stored if file.suffix != ".dir"), query)
+    files, folders = {file.parent.name + file.name: file for file in map(Path, rows)}, {}
     for file in stored:
         if file.suffix == ".dir" and any(entry["md5"] in files for entry in listed(file)):
             folders[file.parent.name + file.name] = file
@@ -155,11 +155,11 @@ def _cached_runs(folder: Path, digests: Collection[str]) -> list[Path]:
 
 def _blobs(query: Query, unreadable: dict[str, str]) -> dict[str, list[str]]:
     """Return path -> commits with a matching version, including experiments and whatever git could still restore."""
-    found: dict[str, list[str]] = {}
+    commits: dict[str, list[str]] = {}
     for path, blob in _stored(query, unreadable):
         log = _git("log", "--all", "--reflog", "--format=%h", f"--find-object={blob}").split()
-        found[path] = list(dict.fromkeys([*found.get(path, []), *log]))
-    return found
+        commits[path] = list(dict.fromkeys([*commits.get(path, []), *log]))
+    return commits
 
 
 def _experiments(digests: Collection[str]) -> list[str]:
@@ -189,11 +189,11 @@ def _stored(query: Query, unreadable: dict[str, str]) -> Iterator[tuple[str, str
                 if kind != b"blob" or not data:
                     continue
                 try:
-                    found = in_bytes(data, query)
+                    rows = in_bytes(data, query)
                 except NotSearchedError as error:
                     unreadable[f"{path} in git, object {name}"] = str(error)
                     continue
-                if found:
+                if rows:
                     yield path, name
 
 

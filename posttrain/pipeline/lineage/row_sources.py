@@ -1,4 +1,4 @@
-"""Look up a row by its id: its contents, the source row that it came from, and where it was used."""
+"""Look up a row by its id: its contents, its source row, and its uses."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LONG: Final = ("completion_ids", "prompt_ids", "mask", "logps")
 
 def explain_row(name: str, lineage: Lineage) -> Node | None:
     """Return the rows with this id, including rollouts with this prompt; None if there are none."""
-    found = list(_tables(name, lineage))
-    if not found:
+    nodes = list(_tables(name, lineage))
+    if not nodes:
         return None
-    node = found[0]
+    node = nodes[0]
     node.parts += _uses(name) if node.title.endswith("prompts.parquet") else ()
     return node
 
@@ -46,12 +46,12 @@ def _tables(name: str, lineage: Lineage) -> Iterator[Node]:
 
 def _scored_again(name: str) -> dict[str, Any]:
     """Return the new scores of a stored rollout, by the run of `regrade.runs`."""
-    found = {}
+    new_scores = {}
     for file in sorted(Path("metrics/regrade").glob("*.parquet")):
         for row in pl.scan_parquet(file).filter(pl.col("rollout") == name).collect().to_dicts():
             scores = ", ".join(f"{score['name']} {_score(score)}" for score in row["scores"])
-            found[f"scored again by regrade/{file.stem}"] = f"{_reward(row['reward'])} ({scores})"
-    return found
+            new_scores[f"scored again by regrade/{file.stem}"] = f"{_reward(row['reward'])} ({scores})"
+    return new_scores
 
 
 def _reward(value: float | None) -> str:
@@ -74,8 +74,8 @@ def _source(row: dict[str, Any], stage: str, lineage: Lineage) -> Node:
     if not sources:
         return Node("source", {"generated": f"by {stage} from params.yaml"})
     paths = (path for source in map(Path, sources) for path in ([source] if source.is_file() else source.rglob("*")))
-    found, failed = in_files(sorted(path for path in paths if path.is_file()), query) if query.texts else ({}, {})
-    lines: Any = {file: places[:5] for file, places in found.items()} or "none: no source file holds its text"
+    rows, failed = in_files(sorted(path for path in paths if path.is_file()), query) if query.texts else ({}, {})
+    lines: Any = {file: places[:5] for file, places in rows.items()} or "none: no source file holds its text"
     return Node("source", {"lines": lines, **({"could not be searched": failed} if failed else {})})
 
 

@@ -1,4 +1,4 @@
-"""Find the runs that have read a row, from dvc.lock. They and the runs that use their models must run again."""
+"""Find the runs in dvc.lock that have read a row. These runs and runs that use their models must run again."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def model_made(stage: str) -> str | None:
 
 
 def affected(lock: Mapping[str, Any], digests: Collection[str], files: Iterable[str]) -> dict[str, str]:
-    """Return stage -> the input through which the row reached it: a file with the row, or another such stage's output.
+    """Return stage -> the input with the row: a file that contains it, or the output of another such stage.
 
     A table is judged by its content. It does not matter that another table of the same run contains the row.
     """
     held = list(files)
-    found = {
+    reached = {
         name: dep["path"]
         for name, entry in lock.items()
         for dep in entry.get("deps", ())
         if dep.get("md5") in digests or any(Path(file).is_relative_to(dep["path"]) for file in held)
     }
-    passed = {name for name in found if name.partition("@")[0] not in _TABLES}
+    passed = {name for name in reached if name.partition("@")[0] not in _TABLES}
     while True:
         outs = {out["path"] for name in passed for out in lock[name].get("outs", ())}
         more = {
@@ -40,6 +40,6 @@ def affected(lock: Mapping[str, Any], digests: Collection[str], files: Iterable[
             if any(Path(out).is_relative_to(dep["path"]) or Path(dep["path"]).is_relative_to(out) for out in outs)
         }
         if not more:
-            return {name: found[name] for name in lock if name in found}
-        found = more | found
+            return {name: reached[name] for name in lock if name in reached}
+        reached = more | reached
         passed |= more.keys()

@@ -26,19 +26,19 @@ _NOT_SEARCHED: Final = {".git", "__pycache__", "node_modules"}
 
 
 class NotSearchedError(Exception):
-    """The file may contain a text that a search of its bytes cannot find."""
+    """A search of the file's bytes might miss a text."""
 
 
 def in_files(files: Iterable[Path], query: Query) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Return the matching rows or lines of each file, and why other files could not be searched."""
-    found, failed = dict[str, list[int]](), dict[str, str]()
+    """Return the matching rows or lines of each file, and the reasons why other files could not be searched."""
+    rows, failed = dict[str, list[int]](), dict[str, str]()
     for file in files:
         try:
             if places := in_file(file, query):
-                found[str(file)] = places
+                rows[str(file)] = places
         except (OSError, NotSearchedError) as error:
             failed[str(file)] = str(getattr(error, "strerror", None) or error)
-    return found, failed
+    return rows, failed
 
 
 def in_file(file: Path, query: Query) -> list[int] | None:
@@ -50,7 +50,7 @@ def in_file(file: Path, query: Query) -> list[int] | None:
 
 
 def in_bytes(data: bytes | mmap.mmap, query: Query) -> list[int] | None:
-    """Return the same for the content of a file. Weights contain no text and are skipped."""
+    """Return the matching rows or lines in the content of a file. Weights contain no text and are skipped."""
     header = int.from_bytes(data[:8], "little")
     if data[8:10] == b'{"' and header <= len(data) - 8:  # safetensors: eight bytes of its header's length, and this
         return None
@@ -58,14 +58,14 @@ def in_bytes(data: bytes | mmap.mmap, query: Query) -> list[int] | None:
         with contextlib.suppress(*DECODE_ERRORS):  # a damaged table is searched as bytes
             with pq.ParquetFile(io.BytesIO(data[:])) as parquet:
                 frame = pl.DataFrame(pl.from_arrow(parquet.read().replace_schema_metadata(None)))
-            return [nth + 1 for nth in rows_of(frame, query)] or None
-    found = {line for encoding, pattern in query.patterns.items() for line in _lines(data, pattern, encoding)}
+            return [row + 1 for row in rows_of(frame, query)] or None
+    lines = {line for encoding, pattern in query.patterns.items() for line in _lines(data, pattern, encoding)}
     for encoding in query.decoded:
         with contextlib.suppress(UnicodeError):
-            found.update(_lines(data[:].decode(encoding).encode(), query.patterns[UTF_8], UTF_8))
-    if not found and data[:4] == _PARQUET:
+            lines.update(_lines(data[:].decode(encoding).encode(), query.patterns[UTF_8], UTF_8))
+    if not lines and data[:4] == _PARQUET:
         raise NotSearchedError("damaged parquet")
-    return sorted(found) or None
+    return sorted(lines) or None
 
 
 def _lines(data: bytes | mmap.mmap, pattern: re.Pattern[bytes], encoding: str) -> Iterator[int]:
@@ -86,27 +86,27 @@ def rows_of(frame: pl.DataFrame, query: Query) -> list[int]:
     """Return the rows of a table, counted from 0, with a matching text."""
     frame = frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
     named = [name for name, dtype in frame.schema.items() if "String" in str(dtype)]
-    found: list[int] = []
-    for nth, part in enumerate(frame.select(named).iter_slices(_SLICE) if named else ()):
+    rows: list[int] = []
+    for index, part in enumerate(frame.select(named).iter_slices(_SLICE) if named else ()):
         written = part.select(pl.struct(named).struct.json_encode()).to_series()
         holds = written.str.contains_any(query.json_patterns)
-        found += (holds.arg_true() + nth * _SLICE).to_list()
-    return found
+        rows += (holds.arg_true() + index * _SLICE).to_list()
+    return rows
 
 
 def table_rows(query: Query, files: Iterable[Path]) -> list[dict[str, Any]]:
     """Return the matching rows of these tables."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for file in files:
         with contextlib.suppress(*DECODE_ERRORS):  # `verify` is for damage
             with pq.ParquetFile(file) as parquet:
                 frame = pl.DataFrame(pl.from_arrow(parquet.read().replace_schema_metadata(None)))
-            found += frame[rows_of(frame, query)].to_dicts()
-    return found
+            rows += frame[rows_of(frame, query)].to_dicts()
+    return rows
 
 
 def workspace_files(root: Path, aside: Path) -> Iterator[Path]:
-    """Yield every file of the workspace except git's, environments', and DVC's cache, which is searched separately."""
+    """Yield every file of the workspace except files of git, environments, and DVC's cache (searched separately)."""
     for here, folders, files in os.walk(root):
         folders[:] = sorted(
             name

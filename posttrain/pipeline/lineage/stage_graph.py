@@ -1,4 +1,4 @@
-"""The project's own graph: which run starts from which, as an outline of text and as a layered picture."""
+"""The project's graph of runs and their start models, as a text outline and as a layered picture."""
 
 from __future__ import annotations
 
@@ -61,23 +61,23 @@ class StageGraph:
     @cached_property
     def above(self) -> dict[str, frozenset[str]]:
         """All stages that each stage needs, directly or not."""
-        found: dict[str, frozenset[str]] = {}
+        above: dict[str, frozenset[str]] = {}
         for name, inputs in self.inputs.items():  # in dependency order
-            found[name] = frozenset(inputs).union(*(found[one] for one in inputs))
-        return found
+            above[name] = frozenset(inputs).union(*(above[one] for one in inputs))
+        return above
 
     def drawn(self, name: str) -> list[str]:
-        """Return the inputs that are drawn: the parent, and those that no other drawn input needs."""
+        """Return the inputs to draw: the parent, and inputs that no other drawn input needs."""
         parent, inputs = self.parent(name), self.inputs[name]
         return [one for one in inputs if one == parent or not any(one in self.above[other] for other in inputs)]
 
     @cached_property
     def depth(self) -> dict[str, int]:
-        """The number of stages on the longest way to each stage."""
-        found: dict[str, int] = {}
+        """The number of stages on the longest path to each stage."""
+        depths: dict[str, int] = {}
         for name, inputs in self.inputs.items():  # in dependency order
-            found[name] = 1 + max((found[one] for one in inputs), default=-1)
-        return found
+            depths[name] = 1 + max((depths[one] for one in inputs), default=-1)
+        return depths
 
     def parent(self, name: str) -> str | None:
         """Return the input under which a stage is listed: the start of its run, or its deepest input."""
@@ -86,7 +86,7 @@ class StageGraph:
         return self.starts.get(name) or max(self.inputs[name], key=lambda one: self.depth[one])
 
     def outline(self) -> str:
-        """Return the graph as an outline: each stage below the one it starts from, with its further inputs."""
+        """Return the graph as an outline: each stage below its start stage, with its further inputs."""
         below: dict[str | None, list[str]] = {}
         for name in self.inputs:
             below.setdefault(self.parent(name), []).append(name)
@@ -105,9 +105,9 @@ class StageGraph:
 
     def columns(self) -> list[list[str]]:
         """Return the stages by depth. In a column they are ordered so that few lines cross."""
-        found: list[list[str]] = [[] for _ in range(1 + max(self.depth.values(), default=0))]
+        columns: list[list[str]] = [[] for _ in range(1 + max(self.depth.values(), default=0))]
         for name in self.inputs:
-            found[self.depth[name]].append(name)
+            columns[self.depth[name]].append(name)
         near: dict[str, list[str]] = {name: self.drawn(name) for name in self.inputs}
         for name in self.inputs:
             for one in self.drawn(name):
@@ -119,10 +119,10 @@ class StageGraph:
             return sum(known) / len(known) if known else 0.5
 
         for sweep in range(SWEEPS):
-            for column in found if sweep % 2 == 0 else found[::-1]:
+            for column in columns if sweep % 2 == 0 else columns[::-1]:
                 column.sort(key=mean)
                 place |= {name: (row + 0.5) / len(column) for row, name in enumerate(column)}
-        return found
+        return columns
 
     def svg(self) -> str:
         """Return the graph as a picture, from left to right."""

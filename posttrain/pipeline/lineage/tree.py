@@ -20,7 +20,7 @@ class Node:
     parts: list[Node] = field(default_factory=list)
 
     def walk(self) -> Iterator[Node]:
-        """Yield this node and all below it."""
+        """Yield this node and all nodes below it."""
         yield self
         for part in self.parts:
             yield from part.walk()

@@ -16,34 +16,34 @@ LISTED = 6
 
 
 def user_text(settings: Settings) -> list[Path]:
-    """Return existing files and folders that contain it: sources under DVC, tables, completions, the report."""
-    own = {run for group in _GIVEN for run in group_of(settings, group)}
+    """Return existing files and folders that contain the user's text: sources, tables, completions, the report."""
+    runs = {run for group in _GIVEN for run in group_of(settings, group)}
     derived = {name: run for stage in STAGES if stage.derives for name, run in group_of(settings, stage.group).items()}
     for _ in derived:  # a table may be made of one that is made of the user's
-        own |= {name for name, run in derived.items() if _run_of((run or {}).get("data")) in own}
+        runs |= {name for name, run in derived.items() if _run_of((run or {}).get("data")) in runs}
     added = [Path(str((run or {}).get("path"))) for run in group_of(settings, "data.files").values()]
-    found = [path for path in added if any(Path(f"{place}.dvc").is_file() for place in (path, *path.parents[:-1]))]
-    found += [path for path in added if any(path.glob("*.dvc"))]
-    found += [Path("data", run) for run in sorted(own)]
+    paths = [path for path in added if any(Path(f"{place}.dvc").is_file() for place in (path, *path.parents[:-1]))]
+    paths += [path for path in added if any(path.glob("*.dvc"))]
+    paths += [Path("data", run) for run in sorted(runs)]
     for group in ("online", "distill"):
         for name, run in group_of(settings, f"{group}.runs").items():
-            if _run_of((run or {}).get("data")) in own and (run or {}).get("rollouts") != "none":
-                found.append(rollouts_path(f"{group}/{name}"))
-    found += [rollouts_path(f"external/{name}") for name in group_of(settings, "external.rollouts")]
+            if _run_of((run or {}).get("data")) in runs and (run or {}).get("rollouts") != "none":
+                paths.append(rollouts_path(f"{group}/{name}"))
+    paths += [rollouts_path(f"external/{name}") for name in group_of(settings, "external.rollouts")]
     measured = group_of(settings, "evaluate.settings")
-    if _run_of(measured.get("data")) in own and measured.get("completions") != "none":
+    if _run_of(measured.get("data")) in runs and measured.get("completions") != "none":
         labels = list(group_of(settings, "evaluate.policies"))
-        found += [Path("completions", label) for label in labels]
-        found += [Path("results", label, "rollouts.parquet") for label in labels]
-        found += [Path("report/report.html"), Path("report/samples.parquet")]
+        paths += [Path("completions", label) for label in labels]
+        paths += [Path("results", label, "rollouts.parquet") for label in labels]
+        paths += [Path("report/report.html"), Path("report/samples.parquet")]
     for name, run in group_of(settings, "evaluate.runs").items():
-        if _run_of((run or {}).get("data")) in own and (run or {}).get("completions") != "none":
-            found += [Path("completions", name), Path("results", name, "rollouts.parquet")]
-    return [path for path in dict.fromkeys(found) if path.exists()]
+        if _run_of((run or {}).get("data")) in runs and (run or {}).get("completions") != "none":
+            paths += [Path("completions", name), Path("results", name, "rollouts.parquet")]
+    return [path for path in dict.fromkeys(paths) if path.exists()]
 
 
 def push_notes(settings: Settings) -> Iterator[str]:
-    """Yield a line for each DVC remote about the user's text that a push would send there."""
+    """Yield a line for each DVC remote that lists the user's text a push would send there."""
     urls = remotes()
     held = [f"{path} ({format_size(_size(path))})" for path in user_text(settings)] if urls else []
     if held:
@@ -59,8 +59,8 @@ def remotes() -> dict[str, str]:
     """Return name -> address of DVC's remotes, the default first, without passwords. Local paths are absolute."""
     config = _config()
     default = config.get("core", {}).get("remote")
-    found = {name: _public(str(remote.get("url", ""))) for name, remote in config.get("remote", {}).items()}
-    return dict(sorted(found.items(), key=lambda pair: pair[0] != default))
+    addresses = {name: _public(str(remote.get("url", ""))) for name, remote in config.get("remote", {}).items()}
+    return dict(sorted(addresses.items(), key=lambda pair: pair[0] != default))
 
 
 def cache_folder() -> Path:

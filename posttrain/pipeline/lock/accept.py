@@ -34,7 +34,7 @@ def accept(targets: Sequence[str], reason: str) -> str:
             _check(name, changed.get(name, []))
             if wrong := RunRecords().contradictions(name, recorded[name]):
                 fix = "Run `posttrain repair`, then `dvc repro`"
-                raise PipelineError(what=f"dvc.lock does not say what ran: {'; '.join(wrong)}", where=name, fix=fix)
+                raise PipelineError(what=f"dvc.lock does not match the run: {'; '.join(wrong)}", where=name, fix=fix)
         lines = []
         for name in names:
             words = code_changes(name, read_code(code_path(name)))
@@ -47,11 +47,11 @@ def _chosen(targets: Iterable[str], known: set[str]) -> list[str]:
     """Return the stages by name or group."""
     names: dict[str, None] = {}
     for target in targets:
-        found = [name for name in sorted(known) if target in (name, name.partition("@")[0])]
-        if not found:
+        matches = [name for name in sorted(known) if target in (name, name.partition("@")[0])]
+        if not matches:
             fix = did_you_mean(target, sorted(known)) or "`dvc stage list` shows the stages"
             raise PipelineError(what=f"no stage '{target}'", where="dvc.yaml", fix=fix)
-        names |= dict.fromkeys(found)
+        names |= dict.fromkeys(matches)
     return list(names)
 
 
@@ -70,18 +70,18 @@ def _check(name: str, reasons: Sequence[Any]) -> None:
         if path != code or kind != "changed deps"
     ]
     if other:
-        what = f"more than its code changed: {', '.join(other)}"
-        raise PipelineError(what=what, where=name, fix="Run it: `dvc repro`; only a change of code can be accepted")
+        what = f"something other than its code changed: {', '.join(other)}"
+        raise PipelineError(what=what, where=name, fix="Run `dvc repro`; only code changes can be accepted")
     old, new = accepted_code(read_record(record_path(name))), read_code(Path(code))
     if old is None or new is None:
-        what = "its record does not name the code that made it"
-        raise PipelineError(what=what, where=str(record_path(name)), fix="Run it: `dvc repro`")
+        what = "its record does not list the code that made the results"
+        raise PipelineError(what=what, where=str(record_path(name)), fix="Run `dvc repro`")
     before, after = old.get("settings", {}), new.get("settings", {})
     if keys := sorted(key for key in before.keys() | after.keys() if key != SEED and before.get(key) != after.get(key)):
         changed = ", ".join(f"{key} {before.get(key, 'not set')} -> {after.get(key, 'not set')}" for key in keys)
         what, fix = (
-            f"more than its code changed: {changed}",
-            "Run it: `dvc repro`; only a change of code can be accepted",
+            f"something other than its code changed: {changed}",
+            "Run `dvc repro`; only code changes can be accepted",
         )
         raise PipelineError(what=what, where=name, fix=fix)
 
@@ -106,9 +106,9 @@ def _accept(repo: Any, name: str, reason: str) -> None:
 
 def changes(old: Code, new: Code) -> dict[str, dict[str, list[str | None]]]:
     """Return the changes between two versions of code: name -> [before, after]."""
-    found: dict[str, dict[str, list[str | None]]] = {}
+    differences: dict[str, dict[str, list[str | None]]] = {}
     for kind in {**new, **old}:
         before, after = old.get(kind, {}), new.get(kind, {})
         names = [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
-        found[kind] = {name: [before.get(name), after.get(name)] for name in names}
-    return found
+        differences[kind] = {name: [before.get(name), after.get(name)] for name in names}
+    return differences

@@ -32,29 +32,31 @@ def joined(graph: str, artifacts: str) -> str:
 
 
 def require_artifact(name: str, path: str) -> None:
-    """Add a model to the artifacts of dvc.yaml if it is not there, and raise, since the entry has to be committed."""
+    """Add a model to the artifacts of dvc.yaml if it is missing, and raise then, because it must be committed."""
     entry = _entries(read_yaml(DVC_YAML)).get(name)
     if isinstance(entry, dict) and entry.get("path") == path:
         return
     where = f"{DVC_YAML}: artifacts.{name}"
     if entry is not None:
-        fix = f"Write path: {path} there, commit {DVC_YAML}, and run this again"
-        raise PipelineError(what=f"it is not {path}, so `dvc artifacts get` would find another", where=where, fix=fix)
+        fix = f"Set path: {path} there, commit {DVC_YAML}, and run this again"
+        raise PipelineError(
+            what=f"it is not {path}, so `dvc artifacts get` would get another model", where=where, fix=fix
+        )
     file = Path(DVC_YAML)
     text = file.read_text(encoding="utf-8")
     new = with_artifact(text, name, path)
     if new is None:
-        fix = f"Write it: {name}: {{path: {path}, type: model}}. Then commit {DVC_YAML}, and run this again"
-        raise PipelineError(what="there is no such entry, by which DVC finds the model", where=where, fix=fix)
+        fix = f"Add {name}: {{path: {path}, type: model}}. Then commit {DVC_YAML}, and run this again"
+        raise PipelineError(what="this entry is missing, and DVC needs it to find the model", where=where, fix=fix)
     write_text(file, new)
-    fix = f"git commit -m 'artifact {name}' {DVC_YAML}, and run this again"
-    raise PipelineError(what="the entry by which DVC finds the model was missing; it is added", where=where, fix=fix)
+    fix = f"Run `git commit -m 'artifact {name}' {DVC_YAML}`, and run this again"
+    raise PipelineError(what="posttrain added this entry, which DVC needs to find the model", where=where, fix=fix)
 
 
 def with_artifact(text: str, name: str, path: str) -> str | None:
-    """Return a dvc.yaml with one more artifact and all other lines as they are; None if its form is too unusual."""
+    """Return a dvc.yaml with one more artifact and unchanged other lines; None if its layout is not supported."""
     _, block = split_artifacts(text)
-    indent = next((found[1] for found in [re.search(r"^( +)[^ #\n]", block, re.MULTILINE)] if found), "  ")
+    indent = next((match[1] for match in [re.search(r"^( +)[^ #\n]", block, re.MULTILINE)] if match), "  ")
     label = name if _loaded(name) == name else f'"{name}"'
     lines = f"{indent}{label}:\n{2 * indent}path: {path}\n{2 * indent}type: model\n"
     lines += f"{2 * indent}desc: the evaluated policy {name}\n"
@@ -72,8 +74,8 @@ def with_artifact(text: str, name: str, path: str) -> str | None:
 
 
 def _entries(data: Any) -> dict[str, Any]:
-    found = data.get("artifacts")
-    return found if isinstance(found, dict) else {}
+    entries = data.get("artifacts")
+    return entries if isinstance(entries, dict) else {}
 
 
 def _loaded(text: str) -> Any:

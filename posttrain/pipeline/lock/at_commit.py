@@ -27,7 +27,7 @@ MOST: Final = 3
 
 
 class AtCommit(Reasons):
-    """What is out of date in a commit: its entries compared with its own settings, code and files."""
+    """Find what is out of date in a commit: compare its entries with the commit's settings, code and files."""
 
     def __init__(self, commit: str, folder: Path) -> None:
         """Write the commit's relevant files into an empty folder."""
@@ -43,7 +43,7 @@ class AtCommit(Reasons):
         self._cache = cache_folder(Path())
 
     def of_run(self, stage: str) -> list[str]:
-        """Return why a stage, or one that it is made from, does not belong to the commit, as lines."""
+        """Return lines with the reasons why a stage or one of its inputs does not match the commit."""
         chain = [name for name in self.pipeline.above(stage) if name != CODE]
         return [f"{name}: {'; '.join(why)}" for name in chain if (why := self.of(name))]
 

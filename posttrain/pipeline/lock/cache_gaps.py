@@ -21,25 +21,25 @@ Out = Mapping[str, Any]
 
 
 def gaps(root: Path, pipeline: Pipeline, lock: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Out]]:
-    """Yield stage and output for each recorded output with an object missing in DVC's cache."""
+    """Yield stage and output for each recorded output that is incomplete in DVC's cache."""
     cache = cache_folder(root)
     for name, stage in pipeline.stages.items():
         for out in lock.get(name, {}).get("outs", ()):
-            kept = out["path"] in stage.outs and out["path"] not in stage.uncached
-            if kept and not all(file.is_file() for file in cached(cache, out)):
+            is_stored = out["path"] in stage.outs and out["path"] not in stage.uncached
+            if is_stored and not all(file.is_file() for file in cached(cache, out)):
                 yield name, out
 
 
 def gap_words(root: Path, pipeline: Pipeline, lock: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return stage -> a text with its outputs that DVC's cache lacks."""
-    found: dict[str, list[str]] = {}
+    """Return stage -> a text that lists its outputs missing in DVC's cache."""
+    gaps_of: dict[str, list[str]] = {}
     for name, out in gaps(root, pipeline, lock):
-        found.setdefault(name, []).append(out["path"])
-    return {name: f"DVC's cache lacks {', '.join(paths)}: run `posttrain repair`" for name, paths in found.items()}
+        gaps_of.setdefault(name, []).append(out["path"])
+    return {name: f"DVC's cache lacks {', '.join(paths)}: run `posttrain repair`" for name, paths in gaps_of.items()}
 
 
 def fill(root: Path) -> list[str]:
-    """Copy intact outputs of the workspace into DVC's cache where it lacks them. Return a line if it did."""
+    """Copy intact outputs of the workspace into DVC's cache if they are missing there. Return a line about it."""
     digests, cache, copied = Digests(root), cache_folder(root), dict[str, int]()
     with dvc_lock(root):
         for name, out in gaps(root, Pipeline(root), read_lock(root)):

@@ -1,4 +1,4 @@
-"""Check that the inputs that runs name are made by runs in params.yaml. DVC alone would use removed runs' outputs."""
+"""Check that runs in params.yaml make all inputs of runs. DVC itself would use outputs of removed runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TYPES: Final = (
 
 
 def check_input_names(stage: str | None = None) -> None:
-    """Raise if a run (or only this one) names an input that no run in params.yaml makes, or not a plain file."""
+    """Raise if an input of any run (or of this run) is not a plain file or is not made by a run in params.yaml."""
     settings = read_yaml(PARAMS_FILE)
     for where, path, outside in _folders(settings, stage):
         for what in unreadable(Path(path), outside_workspace=outside):
@@ -87,7 +87,7 @@ def _scripts(settings: Settings, stage: str | None) -> Iterator[Path]:
 
 
 def unreadable(folder: Path, *, outside_workspace: bool) -> Iterator[str]:
-    """Yield a folder's pipes and devices, whose reading never ends, and its links that lead out of the workspace."""
+    """Yield a folder's pipes and devices, which could be read forever, and links out of the workspace."""
     watch_links = not outside_workspace and not is_outside(folder)
     yield from _odd_type(folder)
     for here, folders, files in os.walk(folder):
@@ -109,12 +109,12 @@ def _named(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, st
     stanzas = read_yaml(GRAPH).get("stages") if GRAPH.is_file() else {}
     if not isinstance(stanzas, Mapping) or not all(isinstance(stanza, Mapping) for stanza in stanzas.values()):
         raise PipelineError(
-            what="`stages` is not a table of stages", where=str(GRAPH), fix="`dvc status` names the line"
+            what="`stages` is not a mapping of stages", where=str(GRAPH), fix="`dvc status` shows the line"
         )
     for kind, stanza in stanzas.items():
-        if (found := GROUP.fullmatch(str(stanza.get("foreach")))) is None:
+        if (match := GROUP.fullmatch(str(stanza.get("foreach")))) is None:
             continue
-        group = found[1]
+        group = match[1]
         for name, run in group_of(settings, group).items():
             if stage not in (None, f"{kind}@{name}"):
                 continue

@@ -34,7 +34,7 @@ LAST: Final[Span] = ((sys.maxsize, 0), (sys.maxsize, 0))
 
 @dataclass(frozen=True)
 class Outline:
-    """The analysis of a file: the digest of its code, its imports, and which rows of listings it uses."""
+    """The analysis of a file: the digest of its code, its imports, and the rows of listings that it uses."""
 
     digest: str
     imports: list[str]
@@ -52,35 +52,35 @@ class Outlines:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Mark, Outline]] = {}
-        self._kept, self._new = _kept(), False
+        self._stored, self._new = _stored_outlines(), False
 
     def of(self, file: str, package: str) -> Outline:
         """Return the outline of a file. Relative imports are resolved from `package`."""
-        found = mark(Path(file))
+        now = mark(Path(file))
         known = self._known.get(file)
-        if known is None or known[0] != found:
-            kept = self._kept.get(file)
-            if kept is not None and tuple(kept["mark"]) == found:
-                outline = Outline(**kept["outline"])
+        if known is None or known[0] != now:
+            stored = self._stored.get(file)
+            if stored is not None and tuple(stored["mark"]) == now:
+                outline = Outline(**stored["outline"])
             else:
                 outline, self._new = outlined(Path(file), package), True
-            known = self._known[file] = found, outline
+            known = self._known[file] = now, outline
         return known[1]
 
     @property
     def marks(self) -> dict[str, Mark]:
         """The marks of the requested files at the time they were read."""
-        return {file: found for file, (found, _) in self._known.items()}
+        return {file: seen for file, (seen, _) in self._known.items()}
 
     def keep(self) -> None:
         """Store the outlines for other processes, if this is a DVC workspace."""
         if not self._new or not OUTLINES_FILE.parent.is_dir():
             return
         now = time.time_ns()
-        files = self._kept | {
-            file: {"mark": found, "outline": asdict(outline)}
-            for file, (found, outline) in self._known.items()
-            if now - max(found[2:]) > SETTLED_NS
+        files = self._stored | {
+            file: {"mark": seen, "outline": asdict(outline)}
+            for file, (seen, outline) in self._known.items()
+            if now - max(seen[2:]) > SETTLED_NS
         }
         write_text(OUTLINES_FILE, json.dumps({"of": _version(), "files": files}), shared=True)
         self._new = False
@@ -92,7 +92,7 @@ def normalised(file: Path) -> str:
 
 
 def is_blank(digest: str) -> bool:
-    """Return whether a digest belongs to a file without code, like most `__init__.py`."""
+    """Tell whether a digest belongs to a file without code, like most `__init__.py`."""
     return digest == _short("")
 
 
@@ -115,7 +115,7 @@ def outlined(file: Path, package: str) -> Outline:
         _short("\0".join(tokenize.tok_name[token.type] if token.type in BLOCKS else token.string for token in code)),
         sorted({name for node in nodes for name in _imports(node, package)}),
         sorted({name for node in nodes for name in _used_rows(node)}),
-        [found for node in nodes if (found := _listing(node))],
+        [listing for node in nodes if (listing := _listing(node))],
         {table: {row: _texts(value) for row, value in rows.items()} for table, rows in tables(tree).items()},
     )
 
@@ -191,7 +191,7 @@ def _is_number(node: ast.AST) -> bool:
 
 
 def _is_docstring(node: ast.AST) -> bool:
-    """Return whether the node is a bare string, which nothing uses."""
+    """Tell whether the node is a bare string, which nothing uses."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
@@ -222,10 +222,10 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _kept() -> dict[str, Any]:
+def _stored_outlines() -> dict[str, Any]:
     try:
-        found = json.loads(OUTLINES_FILE.read_bytes())
-        return dict(found["files"]) if found["of"] == _version() else {}
+        stored = json.loads(OUTLINES_FILE.read_bytes())
+        return dict(stored["files"]) if stored["of"] == _version() else {}
     except (OSError, ValueError, KeyError, TypeError):  # only a memory: whatever is wrong, the files are read again
         return {}
 

@@ -86,7 +86,7 @@ def code_path(stage: str) -> Path:
 
 
 class Library:
-    """The modules of the library and the user, and which of them each run can load."""
+    """The modules of the library and the user, and the modules that each run can load."""
 
     def __init__(self, outlines: Outlines | None = None) -> None:
         self.modules = _modules(CUSTOM, CUSTOM)
@@ -101,30 +101,30 @@ class Library:
     def code(self, stage: str, settings: Mapping[str, Any]) -> Code:
         """Return the files that one run can load and the packages behind them."""
         names, kind = set(names_of(stage, settings)), stage.partition("@")[0]
-        named = {*self._own(names), *_own_files(names)}
+        named = {*self._user_modules(names), *_own_files(names)}
         known = self._like.setdefault(kind, [])
         like = (code for rows, used, code in known if names & rows | named == used)
         if (code := next(like, None)) is None:
-            rows, code = self._found(kind, names)
+            rows, code = self._code_of(kind, names)
             known.append((rows, names & rows | named, code))
-        own = settings_of(stage, settings)
-        return {**code, "settings": own} if own else code
+        run_settings = settings_of(stage, settings)
+        return {**code, "settings": run_settings} if run_settings else code
 
-    def _found(self, kind: str, given_names: Collection[str]) -> tuple[set[str], Code]:
+    def _code_of(self, kind: str, given_names: Collection[str]) -> tuple[set[str], Code]:
         """Return the code of a kind of run that uses these names, and the rows of all listings that it looked at."""
-        names, start = set(given_names), [f"{STAGES_PACKAGE}.{kind}", *self._own(given_names)]
+        names, start = set(given_names), [f"{STAGES_PACKAGE}.{kind}", *self._user_modules(given_names)]
         given = {file: self.outlines.of(file, "").digest for file in _own_files(names)}
         while True:  # a row that is used may name others
-            found = self._closure(start, names)
-            listed = [self.rows(*listing) for outline in found.values() for listing in outline.listings]
-            more = {name for outline in found.values() if outline.names for name in self._used_rows(outline)}
+            closure = self._closure(start, names)
+            listed = [self.rows(*listing) for outline in closure.values() for listing in outline.listings]
+            more = {name for outline in closure.values() if outline.names for name in self._used_rows(outline)}
             more |= {text for rows in listed for name in names & rows.keys() for text in rows[name][1]}
             if more <= names:
                 break
             names |= more
-        files = given | self._digests(found)
-        imported = {name.partition(".")[0] for outline in found.values() for name in outline.imports}
-        plugins = self._plugins([listing for one in found.values() for listing in one.listings], names)
+        files = given | self._digests(closure)
+        imported = {name.partition(".")[0] for outline in closure.values() for name in outline.imports}
+        plugins = self._plugins([listing for one in closure.values() for listing in one.listings], names)
         code = {"files": dict(sorted(files.items())), "packages": {**_versions(imported), **plugins}}
         return {name for rows in listed for name in rows}, code
 
@@ -132,7 +132,7 @@ class Library:
         """Return row -> its module and texts, for a listing. A plugin of another distribution has no module here."""
         if (place, table, group) not in self._listings:
             self._listings[place, table, group] = {
-                **{name: self._registered(found) for name, found in registered(group).items()},
+                **{name: self._registered(entry) for name, entry in registered(group).items()},
                 **{
                     name: (module, texts)
                     for module in listed_modules(place)
@@ -176,40 +176,40 @@ class Library:
         """Return path -> digest, for a module of the library and everything it imports."""
         return self._digests(dict(sorted(self._closure([module], set()).items())))
 
-    def _digests(self, found: Mapping[str, Outline]) -> dict[str, str]:
+    def _digests(self, outlines: Mapping[str, Outline]) -> dict[str, str]:
         """Return path -> digest of modules. Files without code are left out."""
-        return {_shown(self.modules[name]): has.digest for name, has in found.items() if not is_blank(has.digest)}
+        return {_shown(self.modules[name]): has.digest for name, has in outlines.items() if not is_blank(has.digest)}
 
     def check_own(self, stage: str, settings: Mapping[str, Any]) -> None:
-        """Reject imports that `code` cannot cover, by the user's modules that a run names and their imports."""
+        """Reject imports that `code` cannot record, in the user's modules of a run and in their imports."""
         names = set(names_of(stage, settings))
-        self._closure(self._own(names), names)
+        self._closure(self._user_modules(names), names)
 
-    def _own(self, names: Collection[str]) -> list[str]:
+    def _user_modules(self, names: Collection[str]) -> list[str]:
         """Return the user's modules that are named."""
-        own = [name.partition(":")[0] for name in names if ":" in name]
-        return [module for module in own if _is_custom(self.modules.get(module))]
+        modules = [name.partition(":")[0] for name in names if ":" in name]
+        return [module for module in modules if _is_custom(self.modules.get(module))]
 
     def _closure(self, queue: list[str], names: set[str]) -> dict[str, Outline]:
         """Return these modules and everything imported from them, with outlines.
 
         For listings, only the named rows count.
         """
-        queue, found = list(queue), dict[str, Outline]()
+        queue, outlines = list(queue), dict[str, Outline]()
         while queue:
             module = queue.pop()
-            if module in found or module not in self.modules or _uncounted(module):
+            if module in outlines or module not in self.modules or _uncounted(module):
                 continue
-            found[module] = self._outline(module)
+            outlines[module] = self._outline(module)
             queue += _prefixes(module)
-            for listing in found[module].listings:
+            for listing in outlines[module].listings:
                 rows = self.rows(*listing)
                 queue += [rows[name][0] for name in names & rows.keys()]
-            for name in found[module].imports:
+            for name in outlines[module].imports:
                 queue += _prefixes(name)
                 if _is_custom(self.modules[module]):
                     self._refuse_outside(name, module)
-        return found
+        return outlines
 
     def _refuse_outside(self, name: str, importer: str) -> None:
         """Raise if an import of the user's module leads to a workspace file outside `custom`."""
@@ -221,7 +221,7 @@ class Library:
             )
             if outside and module not in self.modules:
                 where = f"{file} line {import_line(file, package, name)}"
-                what = f"it imports {outside}, which is outside {CUSTOM}/, so no change of it would be noticed"
+                what = f"it imports {outside}, which is outside {CUSTOM}/, so its changes would not be noticed"
                 raise PipelineError(what=what, where=where, fix=f"Move {outside} to {CUSTOM}/")
 
 
@@ -229,21 +229,21 @@ def write_code() -> list[Path]:
     """Write the code of every run in params.yaml and remove the files of other runs. Return the changed files."""
     check_installed()
     library, settings = Library(), read_yaml(PARAMS_FILE)
-    found = {code_path(stage): library.code(stage, settings) for stage in run_names(settings)}
+    codes = {code_path(stage): library.code(stage, settings) for stage in run_names(settings)}
     library.outlines.keep()
     changed = []
-    for path, code in found.items():
+    for path, code in codes.items():
         if read_code(path) != code:
             write_json(path, code)
             changed.append(path)
-    for path in set(FOLDER.rglob("*.json")) - found.keys():
+    for path in set(FOLDER.rglob("*.json")) - codes.keys():
         path.unlink()
         changed.append(path)
     return changed
 
 
 def is_current() -> bool:
-    """Return whether code/ matches the present code and packages."""
+    """Tell whether code/ matches the present code and packages."""
     check_installed()
     library, settings = Library(), read_yaml(PARAMS_FILE)
     stages = list(run_names(settings))
@@ -264,33 +264,33 @@ def run_names(settings: Mapping[str, Any]) -> Iterator[str]:
 def read_code(path: Path) -> Code | None:
     """Return the code that the stage `code` wrote; None if the file is missing or damaged."""
     try:
-        found: Code = json.loads(path.read_bytes())
+        code: Code = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-    return found
+    return code
 
 
 def check_loaded(listed: Collection[str]) -> None:
     """Raise if this process has loaded a library or user file that is not listed."""
     here = Path.cwd()
     for name, place in _loaded((here, *BASES)):
-        own = place.relative_to(here) if place.is_relative_to(here) else place
+        relative = place.relative_to(here) if place.is_relative_to(here) else place
         if ours := place_of(place):
             shown = _shown(ours)
             if _uncounted(shown.removesuffix(".py").replace("/", ".")):  # multiprocessing has __main__ by another name
                 continue
-        elif own in (CUSTOM / _file(name), CUSTOM / _file(f"{name}.__init__")):
-            shown = own.as_posix()
-        elif own == _file(name):
-            fix = f"Move it to {CUSTOM}/, so that a change of it is noticed"
-            raise PipelineError(what="a run has imported this file", where=str(own), fix=fix)
+        elif relative in (CUSTOM / _file(name), CUSTOM / _file(f"{name}.__init__")):
+            shown = relative.as_posix()
+        elif relative == _file(name):
+            fix = f"Move it to {CUSTOM}/, so that its changes are noticed"
+            raise PipelineError(
+                what="a run imported this file, whose changes are not noticed here", where=str(relative), fix=fix
+            )
         else:
             continue
         if shown not in listed and not is_blank(normalised(place)):
-            what = "it was imported while the run was going, and no import statement or setting names it"
-            raise PipelineError(
-                what=what, where=shown, fix="Import it by an import statement, or name it in params.yaml"
-            )
+            what = "the run imported it, but no import statement and no setting contains its name"
+            raise PipelineError(what=what, where=shown, fix="Add an import statement, or put its name into params.yaml")
 
 
 def _loaded(folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
@@ -312,15 +312,15 @@ def _loaded(folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
 
 def _modules(folder: Path, root: Path) -> dict[str, Path]:
     """Return dotted name -> file, for each Python file in a folder."""
-    found = {}
+    modules = {}
     for file in folder.rglob("*.py"):
         parts = file.relative_to(root).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
-    return found
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return modules
 
 
 def named_files(settings: Any) -> list[str]:
-    """Return the files in `custom` that settings name, directly or by folder."""
+    """Return the files in `custom` that settings refer to, directly or by folder."""
     return _own_files(set(texts_in(settings)))
 
 
@@ -366,5 +366,5 @@ def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError as error:
-        fix = f"Install it: python -m pip install -c constraints.txt {package} (README names the extras)"
+        fix = f"Install it: python -m pip install -c constraints.txt {package} (README lists the extras)"
         raise PipelineError(what=f"a run needs the package {package}", where=PARAMS_FILE, fix=fix) from error

@@ -62,14 +62,14 @@ class Digests:
         return [{"md5": self._file(f"{path}/{name}", marks[name]), "relpath": name} for name in sorted(marks)]
 
     def adopt(self, path: str, digest: str, manifest: Path, until: int) -> None:
-        """Take over the digests that DVC has recorded for an output, except for files that changed after `until`."""
+        """Reuse the digests that DVC has recorded for an output, except for files that changed after `until`."""
         parts = {"": digest}
         if digest.endswith(".dir"):  # DVC's list of the folder's files
             whole = manifest.is_file() and f"{file_digest(manifest)}.dir" == digest
             parts = {entry["relpath"]: entry["md5"] for entry in listed(manifest)} if whole else {}
-        for name, found in self.marks(path).items():
-            if name in parts and max(found[2:]) <= until:
-                self._known[f"{path}/{name}" if name else path] = [*found, parts[name]]
+        for name, present in self.marks(path).items():
+            if name in parts and max(present[2:]) <= until:
+                self._known[f"{path}/{name}" if name else path] = [*present, parts[name]]
 
     def keep(self) -> None:
         """Store the digests for other processes, if this is a DVC workspace."""
@@ -81,17 +81,17 @@ class Digests:
     @cached_property
     def _known(self) -> dict[str, list[Any]]:
         try:
-            kept = json.loads((self._root / DIGESTS_FILE).read_bytes())
+            stored = json.loads((self._root / DIGESTS_FILE).read_bytes())
             # What a machine that lost its power had read from memory need not be what its disk has.
-            whole = kept["boot"] == boot() and kept["sum"] == _sum(kept["files"])
-            return dict(kept["files"]) if whole else {}
+            whole = stored["boot"] == boot() and stored["sum"] == _sum(stored["files"])
+            return dict(stored["files"]) if whole else {}
         except (OSError, ValueError, KeyError, TypeError):  # only a memory: whatever is wrong, the files are read again
             return {}
 
-    def _file(self, path: str, found: Mark) -> str:
+    def _file(self, path: str, present: Mark) -> str:
         known = self._known.get(path)
-        if known is None or tuple(known[:4]) != found:
-            known = self._known[path] = [*found, file_digest(self._root / path)]
+        if known is None or tuple(known[:4]) != present:
+            known = self._known[path] = [*present, file_digest(self._root / path)]
         return str(known[4])
 
     def _files(self, folder: Path) -> Iterator[str]:
@@ -118,7 +118,7 @@ class Digests:
 
 
 def _settled(changed: int, now: int) -> bool:
-    """Return whether rewriting a file now would change its time. Clocks may tick in seconds or milliseconds."""
+    """Tell whether rewriting a file now would change its time. Clocks may tick in seconds or milliseconds."""
     return now - changed > (TICK_NS if changed % 1_000_000 else SETTLED_NS)
 
 
@@ -128,8 +128,8 @@ def _sum(files: dict[str, list[Any]]) -> str:
 
 def mark(file: Path) -> Mark:
     """Return a value that changes when a file is written or replaced."""
-    found = file.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    status = file.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def folder_bytes(listed: list[dict[str, str]]) -> bytes:
@@ -162,13 +162,13 @@ def recorded(folder: Path = Path()) -> dict[str, dict[str, Any]]:
 
 
 def read_lock(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the same if the lock is already held."""
+    """Return the stages; the caller already holds the lock."""
     file = folder / LOCK
     return _stages(file, mark(file)) if file.is_file() else {}
 
 
 def read_settled(folder: Path = Path()) -> dict[str, dict[str, Any]]:
-    """Return the same without the lock. DVC may be writing the file in place, so wait until it is stable."""
+    """Return the stages without the lock. DVC may be writing the file in place, so wait until it is stable."""
     file = folder / LOCK
     for _ in range(WRITES):
         if not file.is_file() or time.time_ns() - file.stat().st_mtime_ns > TICK_NS:
@@ -179,7 +179,7 @@ def read_settled(folder: Path = Path()) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def dvc_lock(root: Path) -> Iterator[None]:
-    """Keep every DVC process from writing its own files in this project. DVC writes them in place."""
+    """Prevent all DVC processes from writing DVC's files in this project, because DVC writes them in place."""
     from dvc.lock import make_lock
 
     folder = root / DIGESTS_FILE.parent

@@ -56,7 +56,7 @@ def remove_damaged(root: Path) -> list[str]:
 
 
 def _is_damaged(file: Path) -> bool:
-    """Return whether a database, or a text in it, cannot be read."""
+    """Tell whether a database, or a text in it, cannot be read."""
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as database:
             if database.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):

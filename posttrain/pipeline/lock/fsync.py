@@ -58,7 +58,7 @@ def cache_folder(root: Path) -> Path:
 
 
 def _names_a_cache(root: Path) -> bool:
-    """Whether a configuration file of DVC may say where its cache is."""
+    """True if a configuration file of DVC may say where its cache is."""
     from dvc.dirs import global_config_dir, system_config_dir
 
     folders = (Path(global_config_dir()), Path(system_config_dir()))
@@ -76,7 +76,7 @@ def object_path(cache: Path, digest: str) -> Path:
 
 
 def cached(cache: Path, out: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the paths of an output's objects in the cache: its own, and a folder's files."""
+    """Yield the paths of an output's objects in the cache: its object, and for a folder the objects of its files."""
     if digest := out.get("md5"):
         yield object_path(cache, digest)
         if digest.endswith(".dir"):

@@ -53,37 +53,37 @@ class Pipeline:
         settings = read_yaml(root / PARAMS_FILE) if (root / PARAMS_FILE).is_file() else {}
         try:
             values = merge(self._with_vars({}, text), settings)
-            found = (
-                _stage(f"{name}{suffix}", stanza, self._with_vars(own, stanza))
+            declared = (
+                _stage(f"{name}{suffix}", stanza, self._with_vars(item_values, stanza))
                 for name, spec in (text.get("stages") or {}).items()
-                for suffix, stanza, own in _expanded(spec, values)
+                for suffix, stanza, item_values in _expanded(spec, values)
             )
-            self.stages = {stage.name: stage for stage in found}
+            self.stages = {stage.name: stage for stage in declared}
         except (AttributeError, KeyError, TypeError) as error:
             what, fix = f"it is not a graph of DVC's ({error})", "`dvc status` names the line"
             raise PipelineError(what=what, where=DVC_YAML, fix=fix) from error
 
     def _with_vars(self, values: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values plus those that dvc.yaml or a stage declares: mappings, FILE or FILE:KEY,KEY."""
-        found = dict(values)
+        merged = dict(values)
         for source in spec.get("vars") or ():
             if not isinstance(source, Mapping):
                 file, _, keys = str(source).partition(":")
                 read = read_yaml(self.root / file)
                 source = {key: read[key] for key in keys.split(",")} if keys else read
-            found = merge(found, source)
-        return found
+            merged = merge(merged, source)
+        return merged
 
     def declared(self, name: str) -> Declared:
         """Return a stage. Raise if it does not exist or lacks a value."""
-        if (found := self.stages.get(name)) is None:
+        if (stage := self.stages.get(name)) is None:
             raise PipelineError(
-                what=f"no stage {name}", where=str(self.root / DVC_YAML), fix="`dvc stage list` has all"
+                what=f"no stage {name}", where=str(self.root / DVC_YAML), fix="`dvc stage list` shows all stages"
             )
-        if found.unknown:
-            what = f"the stage {name} names {', '.join(found.unknown)}, which params.yaml lacks"
+        if stage.unknown:
+            what = f"the stage {name} uses {', '.join(stage.unknown)}, which params.yaml lacks"
             raise PipelineError(what=what, where=str(self.root / DVC_YAML), fix="Add it to params.yaml")
-        return found
+        return stage
 
     @cached_property
     def makers(self) -> dict[str, str]:
@@ -93,29 +93,29 @@ class Pipeline:
     @cached_property
     def _held(self) -> dict[str, set[str]]:
         """Output, or folder with outputs -> the stages that make them."""
-        found: dict[str, set[str]] = {}
+        makers: dict[str, set[str]] = {}
         for out, name in self.makers.items():
             for folder in (out, *_parents(out)):
-                found.setdefault(folder, set()).add(name)
-        return found
+                makers.setdefault(folder, set()).add(name)
+        return makers
 
     @cached_property
     def upstream(self) -> dict[str, tuple[str, ...]]:
         """Stage -> the stages whose outputs it depends on."""
-        found = {}
+        upstream = {}
         for stage in self.stages.values():
             names = set() if stage.frozen else {name for dep in stage.deps for name in self.behind(dep)}
-            found[stage.name] = tuple(sorted(names - {stage.name}))
-        return found
+            upstream[stage.name] = tuple(sorted(names - {stage.name}))
+        return upstream
 
     @cached_property
     def downstream(self) -> dict[str, set[str]]:
         """Stage -> the stages that depend on its outputs."""
-        found: dict[str, set[str]] = {}
+        downstream: dict[str, set[str]] = {}
         for name, needed in self.upstream.items():
             for one in needed:
-                found.setdefault(one, set()).add(name)
-        return found
+                downstream.setdefault(one, set()).add(name)
+        return downstream
 
     def behind(self, dep: str) -> Iterator[str]:
         """Yield the stages whose outputs are a dependency, contain it, or lie in it."""
@@ -170,7 +170,7 @@ def value_at(settings: Any, key: str) -> Any:
 def changed(
     old: Any, new: Any, missing: Any = None, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yield the key path and both values of each place where nested settings differ."""
+    """Yield the key path and both values of each difference between nested settings."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in {**old, **new}:
             yield from changed(old.get(key, missing), new.get(key, missing), missing, (*path, str(key)))
@@ -233,7 +233,7 @@ def _stage(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Dec
 
 
 def _is_uncached(entry: Any) -> bool:
-    """Return whether an output of dvc.yaml has the option `cache: false`."""
+    """Tell whether an output of dvc.yaml has the option `cache: false`."""
     return isinstance(entry, Mapping) and any(
         isinstance(o, Mapping) and o.get("cache") is False for o in entry.values()
     )
@@ -256,13 +256,13 @@ def _filled(text: Any, values: Mapping[str, Any], unknown: list[str]) -> Any:
         return text
 
     def value(name: str) -> Any:
-        if (found := value_at(values, re.sub(r"\[(\d+)\]", r".\1", name.strip()))) is None:
+        if (match := value_at(values, re.sub(r"\[(\d+)\]", r".\1", name.strip()))) is None:
             unknown.append(name)
-        return found
+        return match
 
     if whole := _VALUE.fullmatch(text):
         return value(whole[1])
-    return _VALUE.sub(lambda found: _text(value(found[1])), text).replace(r"\${", "${")
+    return _VALUE.sub(lambda match: _text(value(match[1])), text).replace(r"\${", "${")
 
 
 def _text(value: Any) -> str:

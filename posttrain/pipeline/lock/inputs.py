@@ -1,4 +1,4 @@
-"""The inputs of a stage. They are recorded at the start and compared with dvc.lock, and again until all is written.
+"""The inputs of a stage: recorded at its start, and compared with dvc.lock then and until all outputs are written.
 
 DVC reads the dependencies again after the command has ended and records that state. So a stage whose inputs changed
 meanwhile must fail. Otherwise dvc.lock would list inputs that the outputs were not made from.
@@ -32,7 +32,7 @@ SAVING_S: Final = 0.5
 """Seconds that an editor may take between emptying a file and writing it."""
 MOST: Final = 4
 """The most changes in a line."""
-RESUME: Final = "Restore it and run again to resume from the last checkpoint, or run again as it is to use the new one"
+RESUME: Final = "Restore it to resume from the last checkpoint, or run again to use the new version"
 
 _CODE: dict[str, Mark] = {}
 _FIXED: list[Inputs] = []
@@ -50,21 +50,21 @@ class Inputs:
         self.digests = {path: self._digests.of(path) for path in declared.deps}
         self.params = {file: _values(file, keys) for file, keys in declared.params.items()}
         for path, marks in self._marks.items():
-            if (found := self._digests.marks(path)) != marks:
-                raise _changed(_first_difference(path, marks, found), f"{stage} was starting")
+            if (present := self._digests.marks(path)) != marks:
+                raise _changed(_first_difference(path, marks, present), f"{stage} was starting")
         self._digests.keep()
         self.code = _Running(declared) if str(code_path(declared.name)) in declared.deps else None
 
     def confirm(self) -> None:
-        """Raise if an input has changed. Only files that were written since are read again."""
+        """Raise if an input has changed. Only files written after the start are read again."""
         for path, marks in self._marks.items():
-            found = self._digests.marks(path)
-            if found != marks and self._digests.of(path) != self.digests[path]:
-                raise _changed(_first_difference(path, marks, found), f"{self.stage} was running")
+            present = self._digests.marks(path)
+            if present != marks and self._digests.of(path) != self.digests[path]:
+                raise _changed(_first_difference(path, marks, present), f"{self.stage} was running")
         for file, marks in self._params_marks.items():
-            if (found := self._digests.marks(file)) != marks:
+            if (present := self._digests.marks(file)) != marks:
                 self._confirm_params(file)
-                self._params_marks[file] = found
+                self._params_marks[file] = present
         if self.code:
             self.code.confirm()
 
@@ -78,20 +78,20 @@ class Inputs:
                 path, digest = out["path"], out.get("md5")
                 if not digest or not any(_related(path, dep) for dep in self.declared.deps):
                     continue
-                if (found := self._digests.of(path)) not in (None, digest):
-                    what = f"it differs from what dvc.lock has for the stage {name} (md5 {found} instead of {digest})"
+                if (present := self._digests.of(path)) not in (None, digest):
+                    what = f"it differs from dvc.lock's entry for the stage {name} (md5 {present} instead of {digest})"
                     raise PipelineError(what=what, where=path, fix=VERIFY)
 
     def _confirm_params(self, file: str) -> None:
         keys = self.declared.params[file]
         try:
-            found = _values(file, keys)
+            present = _values(file, keys)
         except PipelineError:
             time.sleep(SAVING_S)
-            found = _values(file, keys)
+            present = _values(file, keys)
         for key, value in self.params[file].items():
-            if key not in found or found[key] != value:
-                inner = next((keys for keys, _, _ in changed(value, found.get(key))), ())
+            if key not in present or present[key] != value:
+                inner = next((keys for keys, _, _ in changed(value, present.get(key))), ())
                 raise _changed(f"{file}: {'.'.join([key, *inner])}", f"{self.stage} was running")
 
 
@@ -106,7 +106,7 @@ class _Running:
     def __init__(self, declared: Declared) -> None:
         self._stage, self._settings = declared.name, read_yaml(PARAMS_FILE)
         library = Library()
-        self.found: Code = library.code(self._stage, self._settings)
+        self.listed: Code = library.code(self._stage, self._settings)
         self._marks = library.outlines.marks | _plugin_marks(library)
         library.outlines.keep()
         _check_code({"": library.outlines.marks})
@@ -115,16 +115,16 @@ class _Running:
         """Raise if code/ describes other code."""
         path = code_path(self._stage)
         written = read_code(path)
-        if written != self.found:
-            wrong = code_differences(written, self.found) if written else ["the file is damaged"]
+        if written != self.listed:
+            wrong = code_differences(written, self.listed) if written else ["the file is damaged"]
             what = f"params.yaml or code changed after the stage `code` ran: {', '.join(wrong[:MOST])}"
-            seen = not written or written["files"] != self.found["files"]  # of packages DVC sees only constraints.txt
+            seen = not written or written["files"] != self.listed["files"]  # of packages DVC sees only constraints.txt
             fix = "Run `dvc repro`, which runs `code` first" if seen else "Run `dvc repro -s -f code`, then `dvc repro`"
             raise PipelineError(what=what, where=str(path), fix=fix)
 
     def check_loaded(self) -> None:
         """Raise if a file was imported that the code of this run does not list."""
-        check_loaded(self.found["files"])
+        check_loaded(self.listed["files"])
 
     def confirm(self) -> None:
         """Raise if code that this run can load has changed; comments and layout may change."""
@@ -144,20 +144,20 @@ class _Running:
             )
 
     def _settings_changed(self) -> bool:
-        """Return whether settings changed that count as code: no key of dvc.yaml has them."""
+        """Tell whether settings changed that count as code: no key of dvc.yaml has them."""
         try:
-            return settings_of(self._stage, read_yaml(PARAMS_FILE)) != self.found.get("settings", {})
+            return settings_of(self._stage, read_yaml(PARAMS_FILE)) != self.listed.get("settings", {})
         except PosttrainError:  # half saved
             return True
 
     def _compare(self) -> list[str]:
         library, present = Library(), read_yaml(PARAMS_FILE)
-        found = dict(library.code(self._stage, self._settings))
-        found.pop("settings", None)
-        if own := settings_of(self._stage, present):
-            found["settings"] = own
+        code = dict(library.code(self._stage, self._settings))
+        code.pop("settings", None)
+        if counted := settings_of(self._stage, present):
+            code["settings"] = counted
         self._marks = library.outlines.marks | _plugin_marks(library)
-        return code_differences(self.found, found)
+        return code_differences(self.listed, code)
 
 
 class _AfterReading:
@@ -177,7 +177,7 @@ def watch_code() -> None:
 
 
 def fix(stage: str) -> None:
-    """Record the inputs of a stage that starts now, by DVC's stage name if DVC started it."""
+    """Record the inputs of a stage at its start, under DVC's stage name if DVC started it."""
     check_installed()
     address = os.environ.get("DVC_STAGE", "")
     file, _, name = (address or stage).rpartition(":")  # recipes/a/dvc.yaml:sft, or sft of the dvc.yaml of this folder
@@ -187,13 +187,13 @@ def fix(stage: str) -> None:
         return
     try:
         pipeline = Pipeline(folder)
-        found = pipeline.declared(name)
+        declared = pipeline.declared(name)
     except PosttrainError:
         if address:
             raise
         return  # started by hand: nothing is recorded, and the stage itself reports wrong parameters
-    check_plugins(found.name)
-    inputs = Inputs(address or stage, found)
+    check_plugins(declared.name)
+    inputs = Inputs(address or stage, declared)
     if address:
         inputs.check_recorded(pipeline)
         if inputs.code:
@@ -216,11 +216,11 @@ def confirm() -> None:
 
 
 def used() -> dict[str, Any]:
-    """Return what the stage has used and written in dvc.lock's form: inputs, parameters, outputs and code."""
+    """Return the stage's inputs, parameters, outputs and code in dvc.lock's form."""
     if not _FIXED:
         return {}
     inputs, digests = _FIXED[0], Digests()
-    code = {"code": inputs.code.found} if inputs.code else {}
+    code = {"code": inputs.code.listed} if inputs.code else {}
     written = {out: digests.of(out) for out in inputs.declared.outs if not is_record(out)}
     digests.keep()
     return {**code, "inputs": inputs.digests, "params": inputs.params, "outputs": written}
@@ -244,21 +244,21 @@ def _values(file: str, keys: Collection[str]) -> dict[str, Any]:
         data = load_path(file, localfs) if Path(file).is_file() else {}
     except DvcException as error:
         raise PipelineError(what="it cannot be read", where=file, fix="Fix the file") from error
-    found = {key: dpath.get(data, key, separator=".", default=None) for key in keys} if keys else data or {}
-    return dict(found)
+    values = {key: dpath.get(data, key, separator=".", default=None) for key in keys} if keys else data or {}
+    return dict(values)
 
 
 def _check_code(marks: Mapping[str, Mapping[str, Mark]]) -> None:
     """Raise if a library file has changed since it was imported."""
     for path, files in marks.items():
-        for name, found in files.items():
+        for name, seen in files.items():
             place = Path(path, name)
-            if _CODE.get(str(place.resolve()), found) != found:
+            if _CODE.get(str(place.resolve()), seen) != seen:
                 raise _changed(str(place), "the stage was starting")
 
 
 def _related(path: str, other: str) -> bool:
-    """Return whether two paths are equal or one contains the other."""
+    """Tell whether two paths are equal or one contains the other."""
     first, second = Path(path), Path(other)
     return first.is_relative_to(second) or second.is_relative_to(first)
 

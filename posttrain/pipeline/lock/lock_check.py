@@ -22,7 +22,7 @@ NOTES: Final = Path(".dvc/tmp/ended")
 
 
 def note_finished(record: Path) -> None:
-    """Leave a note that DVC will record the run that wrote this record."""
+    """Write a note that DVC is about to record the run with this record."""
     stage = os.environ.get("DVC_STAGE")
     if stage and NOTES.parent.is_dir():
         note = {"stage": stage, "path": record.as_posix(), "record": file_digest(record)}
@@ -30,7 +30,7 @@ def note_finished(record: Path) -> None:
 
 
 def check_and_sync(root: Path, stage: str = "") -> None:
-    """Write DVC's cache to the disk. Raise if dvc.lock lists inputs that the stage (or any stage) did not use."""
+    """Write DVC's cache to the disk. Raise if dvc.lock lists an input that the stage (or any stage) did not use."""
     if lines := forget_mismatched(root, stage):
         raise PipelineError(what="\n".join(lines), where="dvc.lock", fix="Run it again")
     sync_cache(root)
@@ -48,11 +48,11 @@ def forget_mismatched(root: Path, stage: str = "") -> list[str]:
             names.items() <= out.items() for out in entry.get("outs", [])
         ):
             continue  # another stage, or not recorded
-        here, kept = root / note["path"], object_path(cache, note["record"])
+        here, stored = root / note["path"], object_path(cache, note["record"])
         whole = here.is_file() and file_digest(here) == note["record"]
-        if wrong := contradictions(note["stage"], entry, read_record(here if whole else kept)):
+        if wrong := contradictions(note["stage"], entry, read_record(here if whole else stored)):
             # Without its record DVC uses neither the entry of dvc.lock nor that of the run cache.
-            kept.unlink(missing_ok=True)
+            stored.unlink(missing_ok=True)
             if whole:
                 here.unlink(missing_ok=True)
             lines.append(f"{note['stage']} did not run as DVC recorded it: {', '.join(wrong)}: it has to run again")
@@ -81,13 +81,13 @@ def undo_interrupted_accept(root: Path) -> list[str]:
     with dvc_lock(root):  # an `accept` that is at work holds it
         for stage, out in ((name, out) for name, entry in read_lock(root).items() for out in entry.get("outs", [])):
             digest = out.get("md5") or "none"
-            here, kept = root / out["path"], object_path(cache, digest)
-            if not is_record(out["path"]) or digests.of(out["path"]) in (None, digest) or not kept.is_file():
+            here, stored = root / out["path"], object_path(cache, digest)
+            if not is_record(out["path"]) or digests.of(out["path"]) in (None, digest) or not stored.is_file():
                 continue
-            if file_digest(kept) != digest:
+            if file_digest(stored) != digest:
                 lines.append(f"{out['path']} of {stage} was edited, and DVC's copy with it: `posttrain repair verify`")
-            elif _before_accept(read_record(here)) == _before_accept(read_record(kept)):
-                write_text(here, kept.read_text(encoding="utf-8"))
+            elif _before_accept(read_record(here)) == _before_accept(read_record(stored)):
+                write_text(here, stored.read_text(encoding="utf-8"))
                 lines.append(f"`accept` of {stage} was interrupted: undone, run it again")
     digests.keep()
     return lines

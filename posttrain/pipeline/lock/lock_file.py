@@ -27,7 +27,7 @@ def read_entries() -> Entries:
 
 
 def write_entries(entries: Mapping[str, Any], root: Path = Path()) -> None:
-    """Write the entries to dvc.lock in DVC's format. They were read under the same `dvc_lock`."""
+    """Write the entries to dvc.lock in DVC's format. The caller must have read them under the same `dvc_lock`."""
     from dvc.utils.serialize import dumps_yaml
 
     write_text(root / LOCK, dumps_yaml({"schema": "2.0", "stages": dict(entries)}))
@@ -44,15 +44,15 @@ def _merge_entries() -> str:
         return f"{LOCK} has no merge conflict"
     before, ours, theirs = (_side(number) for number in (1, 2, 3))
     if ours is None or theirs is None:
-        fix = "Take one of them, `git checkout --ours dvc.lock`, and run `dvc repro`"
-        raise PipelineError(what="git has not kept the versions of both branches", where=str(LOCK), fix=fix)
+        fix = "Choose one version with `git checkout --ours dvc.lock`, and run `dvc repro`"
+        raise PipelineError(what="git no longer has the versions of both branches", where=str(LOCK), fix=fix)
     before = before or {}
     merged, both = {}, []
     for name in ours | theirs:
-        old, mine, other = before.get(name), ours.get(name), theirs.get(name)
-        if (entry := other if mine == old else mine) is not None:
+        old, our, other = before.get(name), ours.get(name), theirs.get(name)
+        if (entry := other if our == old else our) is not None:
             merged[name] = entry
-        if old != mine != other != old:
+        if old != our != other != old:
             both.append(name)
     write_entries(merged)
     again = f" Both branches changed {', '.join(both)}: `dvc repro` runs it again if needed." if both else ""

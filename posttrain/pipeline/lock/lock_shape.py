@@ -30,14 +30,14 @@ def lock_stages(text: bytes | str, where: str) -> dict[str, dict[str, Any]]:
 
 
 def lock_data(text: bytes | str, where: str) -> dict[str, Any]:
-    """Return the content of a dvc.lock, from an earlier process if one has parsed it."""
-    found: dict[str, Any] = parsed_once(text, Path(where).name, lambda: _read(text, where, FIX))
-    return found
+    """Return the content of a dvc.lock, from a cache if an earlier process has parsed it."""
+    entries: dict[str, Any] = parsed_once(text, Path(where).name, lambda: _read(text, where, FIX))
+    return entries
 
 
 def added_files(text: bytes | str, where: str) -> list[dict[str, Any]]:
     """Return the outputs that a `.dvc` file lists, with paths from its folder."""
-    fix = "Take it from git again, or `dvc add` the data again"
+    fix = "Restore it from git, or `dvc add` the data again"
     data = _read(text, where, fix)
     _check_files(data.get("outs"), "outs", where, fix)
     folder = str(data.get("wdir", "."))

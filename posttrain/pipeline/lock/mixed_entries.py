@@ -16,12 +16,16 @@ def remove_contradicted(root: Path) -> list[str]:
     records = RunRecords(root)
     with dvc_lock(root):
         entries = read_lock(root)
-        found = {name: wrong for name, entry in entries.items() if (wrong := records.contradictions(name, entry))}
-        if found:
+        contradicted = {
+            name: wrong for name, entry in entries.items() if (wrong := records.contradictions(name, entry))
+        }
+        if contradicted:
             _remove_runs(root, records)
-            write_entries({name: entry for name, entry in entries.items() if name not in found}, root)
+            write_entries({name: entry for name, entry in entries.items() if name not in contradicted}, root)
     again = "removed from dvc.lock; `dvc repro` makes it again"
-    return [f"{name}: dvc.lock does not say what ran ({'; '.join(wrong)}): {again}" for name, wrong in found.items()]
+    return [
+        f"{name}: dvc.lock does not say what ran ({'; '.join(wrong)}): {again}" for name, wrong in contradicted.items()
+    ]
 
 
 def _remove_runs(root: Path, records: RunRecords) -> None:

@@ -38,21 +38,21 @@ def leftovers(settings: Settings) -> Leftovers:
 
 
 def describe_leftovers() -> str:
-    """Return the files that `clean` would remove, a line per removed run."""
+    """Return the files that `clean` would remove, one line per removed run."""
     return "\n".join(_lines(leftovers(read()), "left of")) or _NOTHING
 
 
 def remove_leftovers() -> str:
-    """Remove the leftovers. DVC's cache keeps outputs until `dvc gc`, so a run that is added again is restored."""
+    """Remove the leftovers. DVC can restore a run that is added again, until `dvc gc` removes its outputs."""
     with dvc_lock(Path()):  # a DVC that runs would otherwise lose the entry that it writes meanwhile
         return _remove_leftovers()
 
 
 def _remove_leftovers() -> str:
-    found = leftovers(read())
-    if not found:
+    paths_of_run = leftovers(read())
+    if not paths_of_run:
         return _NOTHING
-    for path in (Path(path) for paths in found.values() for path in paths):
+    for path in (Path(path) for paths in paths_of_run.values() for path in paths):
         if path.is_relative_to(checkpoint_path("")):
             for folder in path.iterdir():
                 remove_unlocked(folder)  # not those of a running stage
@@ -61,9 +61,9 @@ def _remove_leftovers() -> str:
         else:
             path.unlink()
     entries = read_entries()
-    if found.keys() & entries.keys():
-        write_entries({name: entry for name, entry in entries.items() if name not in found})
-    return "\n".join(_lines(found, "removed"))
+    if paths_of_run.keys() & entries.keys():
+        write_entries({name: entry for name, entry in entries.items() if name not in paths_of_run})
+    return "\n".join(_lines(paths_of_run, "removed"))
 
 
 def _lines(leftovers: Leftovers, prefix: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Compare the installed package with the one that a project pins: version and digest in posttrain.lock."""
+"""Compare the installed package with the version and digest that a project pins in posttrain.lock."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def installed() -> dict[str, str]:
 def pinned() -> dict[str, Any] | None:
     """Return the content of posttrain.lock; None if it is missing."""
     try:
-        found = json.loads(PINNED.read_bytes())
-        names = {"version": str(found["version"]), "digest": str(found["digest"])}
+        pin = json.loads(PINNED.read_bytes())
+        names = {"version": str(pin["version"]), "digest": str(pin["digest"])}
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         fix = "Restore it: git checkout posttrain.lock"
         raise PipelineError(what="the file is damaged", where=str(PINNED), fix=fix) from error
-    return {**found, **names}
+    return {**pin, **names}
 
 
 def describe_package(package: dict[str, Any]) -> str:
@@ -47,12 +47,12 @@ def describe_package(package: dict[str, Any]) -> str:
 
 
 def check_installed() -> None:
-    """Raise if this folder is a project that pins another package than the installed one."""
+    """Raise if this folder is a project that pins a different package than the installed package."""
     wanted = pinned()
     if wanted is None:
         return
-    found = installed()
-    if (wanted["version"], wanted["digest"]) != (found["version"], found["digest"]):
-        what = f"the project uses {describe_package(wanted)}, but {describe_package(found)} is installed"
+    present = installed()
+    if (wanted["version"], wanted["digest"]) != (present["version"], present["digest"]):
+        what = f"the project uses {describe_package(wanted)}, but {describe_package(present)} is installed"
         fix = f"Run `posttrain init --upgrade`, or install {wanted['version']} again"
         raise PipelineError(what=what, where=str(PINNED), fix=fix)

@@ -1,4 +1,4 @@
-"""Compare installed plugins with those listed in code/ and records/, and list what plugins register."""
+"""Compare installed plugins with plugins listed in code/ and records/, and list the names that plugins register."""
 
 from __future__ import annotations
 
@@ -29,47 +29,47 @@ def check_plugins(*stages: str) -> None:
     for path, plugins in named.items():
         for name, made in plugins.items():
             if not _installed(name):
-                what = f"it names the package {shown(name, made)} with a plugin, which is not installed"
-                fix = f"{install(name, made)}, or remove its names from {PARAMS_FILE} and run `dvc repro -s -f code`"
+                what = f"it uses a plugin of the package {shown(name, made)}, which is not installed"
+                fix = f"{install(name, made)}, or remove the plugin from {PARAMS_FILE} and run `dvc repro -s -f code`"
                 raise PipelineError(what=what, where=str(path), fix=fix)
     if not named:
         return
     library, settings = Library(), read_yaml(PARAMS_FILE)
     for stage in stages or run_names(settings):
         plugins = named.get(path := code_path(stage), {})
-        found = library.code(stage, settings)["packages"] if plugins else {}
-        for name in sorted(plugins.keys() & found.keys()):
-            if plugins[name] != found[name]:
-                what = f"the package of a plugin changed: {name} {plugins[name]} -> {found[name]}"
+        present = library.code(stage, settings)["packages"] if plugins else {}
+        for name in sorted(plugins.keys() & present.keys()):
+            if plugins[name] != present[name]:
+                what = f"the package of a plugin changed: {name} {plugins[name]} -> {present[name]}"
                 raise PipelineError(what=what, where=str(path), fix=AGAIN)
     library.outlines.keep()
 
 
 def missing_in_records() -> str:
-    """Return which packages in records to install; empty if none is missing."""
+    """Return a text about missing packages in records and how to install them; empty if none is missing."""
     missing: dict[tuple[str, str], str] = {}
     for file in sorted(RECORDS.rglob("*.json")):
         for name, made in _named(file).items():
             if not _installed(name):
                 missing.setdefault((name, made), str(file))
     return ". ".join(
-        f"{file} names the package {shown(name, made)} with a plugin, which is not installed. {install(name, made)}"
+        f"{file} uses a plugin of the package {shown(name, made)}, which is not installed. {install(name, made)}"
         for (name, made), file in missing.items()
     )
 
 
 def lacks_plugins() -> bool:
-    """Return whether code/ lists a plugin whose package is not installed."""
+    """Tell whether code/ lists a plugin whose package is not installed."""
     return any(missing_in(file) for file in FOLDER.rglob("*.json"))
 
 
 def missing_in(file: Path) -> dict[str, str]:
-    """Return distribution -> version and digest, for plugins in a file that are not installed."""
+    """Return distribution -> version and digest, for plugins listed in a file but not installed."""
     return {name: made for name, made in _named(file).items() if not _installed(name)}
 
 
 def plugin_lines() -> list[str]:
-    """Return a line for each other distribution with the names that it registers, and notes on unusable names."""
+    """Return a line for each other distribution with its registered names, and notes on unusable names."""
     by_package: dict[str, list[Plugin]] = {}
     for plugin in every():
         if not plugin.is_ours:
@@ -111,14 +111,14 @@ def _named(file: Path) -> dict[str, str]:
 
 def _code_of_record(file: Path) -> dict[str, dict[str, str]] | None:
     try:
-        found = json.loads(file.read_bytes()).get("code")
+        code = json.loads(file.read_bytes()).get("code")
     except (OSError, ValueError, AttributeError):
         return None
-    return found if isinstance(found, dict) else None
+    return code if isinstance(code, dict) else None
 
 
 def is_missing(name: str, made: str) -> bool:
-    """Return whether an entry of a run's packages belongs to a plugin that is not installed."""
+    """Tell whether an entry of a run's packages belongs to a plugin that is not installed."""
     return is_plugin_version(made) and not _installed(name)
 
 
@@ -127,7 +127,7 @@ def _installed(name: str) -> bool:
 
 
 def _has_files(name: str) -> bool:
-    """Return whether a distribution's metadata exists. Its modules may still be missing."""
+    """Tell whether a distribution's metadata exists. Its modules may still be missing."""
     try:
         version(name)
     except PackageNotFoundError:
@@ -141,7 +141,7 @@ def shown(name: str, made: str) -> str:
 
 
 def install(name: str, made: str) -> str:
-    """Return how to install the version of a distribution that a run used."""
+    """Return an instruction to install the version of a distribution that a run used."""
     package = f"{name}=={made.partition(' ')[0]}"
     again = "Install it again: python -m pip install --force-reinstall"
     return f"{again if _has_files(name) else 'Install it: python -m pip install'} {package}"

@@ -1,4 +1,4 @@
-"""Other distributions' plugins as part of a run's code: version, and a digest of the files."""
+"""Plugins from other distributions as part of a run's code: their version and a digest of their files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plugin_version(plugin: Plugin) -> str:
 
 
 def is_plugin_version(version: str) -> bool:
-    """Return whether a version in a run's packages belongs to a plugin."""
+    """Tell whether a version in a run's packages belongs to a plugin."""
     return " sha256:" in version
 
 
@@ -63,6 +63,6 @@ def _module_files(plugin: Plugin) -> dict[str, Path]:
 
 
 def _counts(parts: tuple[str, ...]) -> bool:
-    """Return whether a file is code or data of a distribution: not compiled, and not installation metadata."""
+    """Tell whether a file is code or data of a distribution: not compiled, and not installation metadata."""
     about = parts[0].endswith((".dist-info", ".egg-info", ".pth")) or parts[0].startswith(("..", "/", "__editable__"))
     return COMPILED not in parts and not about

@@ -1,4 +1,4 @@
-"""Find why a stage must run, from dvc.lock, params.yaml and the files, without DVC and without waiting for it."""
+"""Find the reasons why a stage must run, from dvc.lock, params.yaml and files, without running DVC."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST: Final = 6
 
 
 class Reasons:
-    """What is out of date in a workspace, as `dvc status` would report it after the stage `code` has run."""
+    """Find what is out of date in a workspace, as `dvc status` would after the stage `code` has run."""
 
     def __init__(self, root: Path = Path()) -> None:
         self.pipeline = Pipeline(root)
@@ -48,12 +48,12 @@ class Reasons:
         return Library()
 
     def keep(self) -> None:
-        """Store what was read from the code, and the digests of files, for the next process."""
+        """Store the parsed code and the digests of files for the next process."""
         self._library.outlines.keep()
         self._digests.keep()
 
     def of(self, name: str) -> tuple[str, ...]:
-        """Return why one stage itself must run, apart from the stages upstream; empty if it need not."""
+        """Return the reasons why a stage itself must run, without upstream reasons; empty if it is up to date."""
         if name == CODE:  # compared by its files, which say more: those of the stages that a change cannot reach stay
             return ()
         if name not in self._known:
@@ -61,11 +61,11 @@ class Reasons:
         return self._known[name]
 
     def changes(self, name: str) -> bool:
-        """Return whether a stage must run for its own reasons. If it only lacks outputs, DVC restores them."""
+        """Tell whether a stage itself must run. If only its outputs are missing, DVC restores them instead."""
         return any(not reason.startswith("its output ") for reason in self.of(name))
 
     def below(self, name: str) -> list[str]:
-        """Return the stages without own reasons that must run because this one must."""
+        """Return the stages that must run only because this stage must run."""
         stages, queue = {name}, [name] if self.changes(name) else []
         while queue:
             later = self.pipeline.downstream.get(queue.pop(), set()) - stages
@@ -74,15 +74,15 @@ class Reasons:
         return sorted(stage for stage in stages if not self.of(stage))
 
     def to_run(self, running: Collection[str]) -> list[str]:
-        """Return the stages that are running or must run, in order."""
-        spreading, found = set[str](), []
+        """Return the running stages and stale stages, in order."""
+        spreading, names = set[str](), []
         for name in self.pipeline.order():
             below = not spreading.isdisjoint(self.pipeline.upstream[name])
             if below or name in running or self.of(name):
-                found.append(name)
+                names.append(name)
             if below or name in running or self.changes(name):
                 spreading.add(name)
-        return found
+        return names
 
     def _of(self, name: str) -> Iterator[str]:
         stage, entry = self.pipeline.stages[name], self.lock.get(name)
@@ -123,8 +123,8 @@ class Reasons:
                     yield f"{path} modified"
             elif any(self.of(maker) for maker in self.pipeline.behind(path)):
                 continue  # what is there now will be replaced
-            elif (found := self._source(path, known[path])) != known[path]:
-                yield f"{path} {'deleted' if found is None else 'modified'}"
+            elif (present := self._source(path, known[path])) != known[path]:
+                yield f"{path} {'deleted' if present is None else 'modified'}"
 
     def _source(self, path: str, known: str | None) -> str | None:
         """Return the present digest of a dependency."""
@@ -142,18 +142,18 @@ class Reasons:
         for path in self.pipeline.stages[name].outs:
             if path not in known:
                 yield f"{path} is a new output"
-            elif (found := self._digests.of(path)) is None:
+            elif (present := self._digests.of(path)) is None:
                 pull = f", so the run is not verified: `dvc pull {path}`" if is_record(path) else ""
                 yield MISSING.format(path) + pull
-            elif known[path] is not None and found != known[path]:
+            elif known[path] is not None and present != known[path]:
                 yield ALTERED.format(path)
 
     def is_absent(self, name: str) -> bool:
-        """Return whether a stage is stale only because none of its outputs is there, as in a fresh clone."""
+        """Tell whether a stage is stale only because all its outputs are missing, as in a fresh clone."""
         start, outs = MISSING.partition("{}")[0], self.pipeline.stages[name].outs
-        kept = [out for out in outs if out not in self.pipeline.stages[name].uncached]
+        needed = [out for out in outs if out not in self.pipeline.stages[name].uncached]
         why = self.of(name)
-        return bool(why and kept) and all(one.startswith(start) for one in why) and len(why) >= len(kept)
+        return bool(why and needed) and all(one.startswith(start) for one in why) and len(why) >= len(needed)
 
     def _code_digest(self, name: str) -> str | None:
         """Return the digest of a stage's code file, as it is or will be once the stage `code` has written it."""
@@ -184,7 +184,7 @@ class Reasons:
 
 
 class DuringRun(Reasons):
-    """The same for a stage that DVC is running: `code` has run before it, and no output is read again."""
+    """The reasons of a stage that DVC is running: `code` has run before, and outputs are not read again."""
 
     def keep(self) -> None:
         """Store the digests of files that no stage writes for the next process."""
@@ -206,20 +206,20 @@ class DuringRun(Reasons):
 
 
 def accepted_code(record: Mapping[str, Any]) -> Code | None:
-    """Return the code of a run's result: the code that it used plus changes accepted since; None if not recorded."""
+    """Return the code of a run's result: the code used plus changes accepted since then; None if not recorded."""
     used = record.get("code")
     if not isinstance(used, Mapping):
         return None
-    found: Code = {kind: dict(used[kind]) for kind in used}
+    code: Code = {kind: dict(used[kind]) for kind in used}
     for acceptance in record.get("accepted", ()):
         for kind, changes in acceptance["changed"].items():
-            named = found.setdefault(kind, {})  # a code has `settings` only where the run takes the shared seed
+            named = code.setdefault(kind, {})  # a code has `settings` only where the run takes the shared seed
             for name, (_, new) in changes.items():
                 if new is None:
                     named.pop(name, None)
                 else:
                     named[name] = new
-    return found
+    return code
 
 
 def code_changes(name: str, new: Code | None) -> list[str]:

@@ -67,7 +67,7 @@ def repair_lock(root: Path) -> str:
 
 
 def follow_move(root: Path) -> None:
-    """Set this folder's site cache if the settings name the one of the folder that it was copied or moved from.
+    """Set this folder's site cache if the settings still point to the folder that it was copied or moved from.
 
     DVC does not support a relative path, because it would depend on where DVC is started. DVC's copies for experiments
     are skipped, and so is every folder if Python lacks DVC, e.g. in a tracker's environment.
@@ -102,8 +102,8 @@ def _site_cache(root: Path) -> Path:
         return root / SITE_CACHE
     ours = user_cache().parent / USER_SITE_CACHE / hashlib.md5(str(root).encode(), usedforsecurity=False).hexdigest()
     if not str(ours).isascii():
-        fix = "Set XDG_CACHE_HOME to a folder whose path has ASCII letters only, or move the project to one"
-        raise PipelineError(what="DVC needs a cache folder in ASCII letters", where=str(ours), fix=fix)
+        fix = "Set XDG_CACHE_HOME to a folder with an ASCII path, or move the project to such a folder"
+        raise PipelineError(what="DVC needs a cache folder whose path is ASCII", where=str(ours), fix=fix)
     return ours
 
 
@@ -132,18 +132,18 @@ def _repair_rwlock(root: Path, name: Path) -> str:
     except (ValueError, Invalid):
         file.unlink()
         return f"{name} was damaged, by a kill while DVC wrote it: removed, as it is not needed"
-    kept: dict[str, dict[str, Any]] = {"read": {}, "write": {}}
+    alive: dict[str, dict[str, Any]] = {"read": {}, "write": {}}
     gone = []
     for kind, path, holder in _holders(held):
         if not _holds(holder, written):
             gone.append(f"{holder['pid']} ({holder['cmd'][-100:]})")
         elif kind == "write":
-            kept[kind][path] = holder
+            alive[kind][path] = holder
         else:
-            kept[kind].setdefault(path, []).append(holder)
+            alive[kind].setdefault(path, []).append(holder)
     if not gone:
         return ""
-    write_text(file, json.dumps(kept))
+    write_text(file, json.dumps(alive))
     return f"{name} named processes that have ended: {', '.join(sorted(set(gone)))}: removed from it"
 
 
@@ -157,7 +157,7 @@ def _holders(held: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _holds(holder: dict[str, Any], written: float) -> bool:
-    """Return whether the DVC process with a lock is still running. Another process may have its id now."""
+    """Tell whether the DVC process with a lock is still running. Another process may have its id now."""
     try:
         process = psutil.Process(int(holder["pid"]))
         if process.status() == psutil.STATUS_ZOMBIE or process.create_time() > written + CLOCK_S:
@@ -175,8 +175,8 @@ def _remove_copies(root: Path) -> list[str]:
     """Remove the experiments' copies of the workspace, if no experiment is running."""
     copies = root / COPIES
     left = list(copies.glob("tmp*"))
-    own = psutil.Process().parents()  # a sweep repairs before it makes copies
-    if not left or any(_runs_experiment(process, root) for process in psutil.process_iter() if process not in own):
+    parents = psutil.Process().parents()  # a sweep repairs before it makes copies
+    if not left or any(_runs_experiment(process, root) for process in psutil.process_iter() if process not in parents):
         return []
     shutil.rmtree(copies)
     return [f"{COPIES / folder.name} was left by an experiment that was killed: removed" for folder in sorted(left)]
@@ -205,7 +205,7 @@ def _remove_link_tests(root: Path) -> list[str]:
 
 
 def in_conflict(lock: Path) -> bool:
-    """Return whether dvc.lock has a git merge conflict, which a person must resolve."""
+    """Tell whether dvc.lock has a git merge conflict, which a person must resolve."""
     return lock.is_file() and b"\n<<<<<<< " in b"\n" + lock.read_bytes()
 
 
@@ -221,7 +221,7 @@ def lock_entries(text: bytes) -> dict[str, dict[str, Any]] | None:
 
 
 def _fits_dvc(lock: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Return whether a dvc.lock has the form that DVC reads."""
+    """Tell whether a dvc.lock has the form that DVC reads."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc_data.hashfile.hash import algorithms_available
     from voluptuous import Invalid

@@ -37,36 +37,36 @@ class RunRecords:
         return cache_folder(self._root)
 
     def of(self, entry: Entry) -> Record | None:
-        """Return an entry's record from DVC's cache or from an intact file; None without either."""
+        """Return an entry's record from DVC's cache or from an intact file; None if there is neither."""
         for out in entry.get("outs", ()):
             if is_record(out["path"]) and (digest := out.get("md5")):
                 places = (object_path(self._cache, digest), self._root / out["path"])
-                return next((found for place in places if (found := _intact(place, digest)) is not None), None)
+                return next((record for place in places if (record := _intact(place, digest)) is not None), None)
         return None
 
     def contradictions(self, name: str, entry: Entry) -> list[str]:
-        """Return what an entry says that its run did not do, as text; empty if the record agrees or is missing."""
+        """Return the contradictions between an entry and its run, as text; empty if the record agrees or is missing."""
         record = self.of(entry)
         return [] if record is None else contradictions(name, entry, record)
 
     def is_verified(self, entry: Entry) -> bool:
-        """Return whether the entry's record exists. A stage that has no record does not need one."""
+        """Tell whether the entry's record exists, or the stage has no records."""
         return not any(is_record(out["path"]) for out in entry.get("outs", ())) or self.of(entry) is not None
 
 
 def is_record(path: str) -> bool:
-    """Return whether an output is the record of a run."""
+    """Tell whether an output is the record of a run."""
     return path.startswith(f"{FOLDER.as_posix()}/")
 
 
 def contradictions(name: str, entry: Entry, record: Record) -> list[str]:
-    """Return what an entry of dvc.lock says that its record does not. Records up to 0.2 list no outputs."""
+    """Return the facts in an entry of dvc.lock that its record does not confirm. Records up to 0.2 list no outputs."""
     outs = {out["path"]: out.get("md5") for out in entry.get("outs", ())}
     written = record_path(str(record.get("stage", ""))).as_posix()
-    if (own := next(filter(is_record, outs), written)) != written:
-        return [f"{own} is the record of {record.get('stage')}, not of {name}"]
-    found = [*_settings(entry, record), *_inputs(entry, record), *_outputs(outs, record)]
-    return [*found[:MOST], f"{len(found) - MOST} more"] if len(found) > MOST else found
+    if (listed := next(filter(is_record, outs), written)) != written:
+        return [f"{listed} is the record of {record.get('stage')}, not of {name}"]
+    facts = [*_settings(entry, record), *_inputs(entry, record), *_outputs(outs, record)]
+    return [*facts[:MOST], f"{len(facts) - MOST} more"] if len(facts) > MOST else facts
 
 
 def _settings(entry: Entry, record: Record) -> Iterator[str]:
@@ -105,10 +105,10 @@ def _intact(file: Path, digest: str) -> Record | None:
     """Return a record whose bytes match this digest; None if there is none."""
     try:
         content = file.read_bytes()
-        found = json.loads(content) if hashlib.md5(content, usedforsecurity=False).hexdigest() == digest else None
+        record = json.loads(content) if hashlib.md5(content, usedforsecurity=False).hexdigest() == digest else None
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a run's code is looked up by: the names in its settings; and the settings that count as its code."""
+"""Settings and code of a run: names in settings that refer to code, and settings that count as code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROMPTS: Final = "/prompts"
 
 
 def settings_of(stage: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that are written into code/STAGE/RUN.json: the shared seed, or those of completions.
+    """Return the settings to write into code/STAGE/RUN.json: the shared seed, or the settings of completions.
 
     DVC depends on a key with all that is below it, and the settings of scores are below the same keys.
     """
@@ -32,10 +32,14 @@ def _sampled(kind: str) -> Stage | None:
 def _sampled_settings(kind: str, run: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the settings of a run's completions, as params.yaml has them, without those of its scores."""
     scored = _sampled(kind)
-    found = group_of(settings, scored.group).get(run) if scored else None
+    run_settings = group_of(settings, scored.group).get(run) if scored else None
     if scored and scored.shares_settings:
-        found = {**group_of(settings, "evaluate.settings"), "policy": found}
-    return {key: found[key] for key in found if key not in SCORING} if isinstance(found, Mapping) else {}
+        run_settings = {**group_of(settings, "evaluate.settings"), "policy": run_settings}
+    return (
+        {key: run_settings[key] for key in run_settings if key not in SCORING}
+        if isinstance(run_settings, Mapping)
+        else {}
+    )
 
 
 def names_of(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
@@ -44,17 +48,17 @@ def names_of(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
     tasks = {name: list(_tasks(task)) for name, task in group_of(settings, "data.tasks").items()}
     if kind == "report":
         measured = group_of(settings, "evaluate.settings")
-        own: Any = [*tasks.values(), {key: measured[key] for key in ("reward", "metrics") if key in measured}]
+        parts: Any = [*tasks.values(), {key: measured[key] for key in ("reward", "metrics") if key in measured}]
     elif kind == "evaluate":
-        own = group_of(settings, "evaluate.settings")
+        parts = group_of(settings, "evaluate.settings")
     elif _sampled(kind):
-        own = _sampled_settings(kind, run, settings)
+        parts = _sampled_settings(kind, run, settings)
     else:
         group = group_named(kind)  # None: a stage of another pipeline
-        own = group_of(settings, group).get(run) if group else None
-    texts = list(texts_in(own))
+        parts = group_of(settings, group).get(run) if group else None
+    texts = list(texts_in(parts))
     yield from texts
-    yield from _defaults(own)
+    yield from _defaults(parts)
     derived = [stage.group for stage in STAGES if stage.derives]
     made_of = {name: made for group in derived for name, made in group_of(settings, group).items()}
     tables, seen = [text for text in texts if text.endswith(PROMPTS)], set[str]()
@@ -66,20 +70,20 @@ def names_of(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
         seen.add(name)
 
 
-def _defaults(own: Any) -> Iterator[str]:
+def _defaults(run_settings: Any) -> Iterator[str]:
     """Yield the rewards that a run without `reward` has, and the kind of answers of a `correct` that names none."""
-    runs = own if isinstance(own, list) else [own]
+    runs = run_settings if isinstance(run_settings, list) else [run_settings]
     for run in (run for run in runs if isinstance(run, Mapping)):
         if "reward" not in run:
             yield from ("correct", "format", "numeric")
         if isinstance(run.get("watch"), Mapping) and "reward" not in run["watch"]:
             yield from ("correct", "numeric")
-    if _names_no_kind(own):
+    if _names_no_kind(run_settings):
         yield "numeric"
 
 
 def _names_no_kind(value: Any) -> bool:
-    """Return whether nested settings have a reward `correct` without `answer`."""
+    """Tell whether nested settings have a reward `correct` without `answer`."""
     if isinstance(value, list):
         return "correct" in value or any(_names_no_kind(inner) for inner in value)
     if not isinstance(value, Mapping):

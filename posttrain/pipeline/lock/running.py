@@ -1,4 +1,4 @@
-"""Find the running stages from the file in which running DVC processes list what they write."""
+"""Find the running stages from the file in which DVC processes list the outputs they are writing."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PAUSE_S: Final = 0.05
 
 def running_stages(pipeline: Pipeline, root: Path = Path()) -> dict[str, int]:
     """Return stage -> the DVC process that runs it, without processes that have ended."""
-    found = {}
+    stages = {}
     for path, holder in _written(root).items():
         stage = pipeline.makers.get(os.path.relpath(path, root.resolve()))
         if stage and psutil.pid_exists(int(holder["pid"])):
-            found[stage] = int(holder["pid"])
-    return dict(sorted(found.items()))
+            stages[stage] = int(holder["pid"])
+    return dict(sorted(stages.items()))
 
 
 def _written(root: Path) -> dict[str, dict[str, Any]]:

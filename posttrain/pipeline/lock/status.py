@@ -1,4 +1,4 @@
-"""`posttrain status`: what is running, what is out of date and why; also DVC's own view."""
+"""`posttrain status`: running stages, stale stages with their reasons, and DVC's own view."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def dvc_repo() -> Iterator[Any]:
             yield repo
     except LockError as error:  # DVC advises to remove its locks, which can do damage
         what = shortened(" ".join(str(error).split()).partition(" If there are")[0], 300)
-        fix = "Repeat it when that has ended; `posttrain status` says what runs"
+        fix = "Try again when that has ended; `posttrain status` shows what runs"
         raise PipelineError(what=what, where=".dvc/tmp", fix=fix) from error
     except DvcException as error:
         what, fix = shortened(str(error), 300), "Fix it; `posttrain check` may say more"
@@ -46,7 +46,7 @@ def dvc_repo() -> Iterator[Any]:
 
 @contextmanager
 def read_once(repo: Any) -> Iterator[None]:
-    """Make DVC read the graph once, and params.yaml once instead of once per stage, while it answers questions."""
+    """Make DVC read the graph and params.yaml only once in this context, instead of once per stage."""
     from dvc.dependency import param
     from dvc.repo import lock_repo
 
@@ -67,7 +67,7 @@ def read_once(repo: Any) -> Iterator[None]:
 
 
 def refresh_code(repo: Any) -> None:
-    """Let DVC run the stage `code` if code, parameters or packages changed. DVC itself does not see packages."""
+    """Let DVC run the stage `code` if code, parameters or packages changed. DVC itself does not track packages."""
     from dvc.exceptions import ReproductionError
     from dvc.lock import LockError
 
@@ -130,7 +130,7 @@ def place(stage: str) -> str:
 
 
 def left(stage: str) -> str:
-    """Return a stage's last line, e.g. '11 of 14 stages are left, about 2:05'; empty outside of DVC."""
+    """Return the last line that a stage prints, e.g. '11 of 14 stages are left, about 2:05'; empty outside of DVC."""
     count, waiting = _during(stage)
     rest = [name for name in waiting if name != stage]
     took, unknown = _time(rest)

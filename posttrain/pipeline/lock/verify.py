@@ -29,11 +29,11 @@ READ_ONLY: Final = 0o444
 WRITABLE: Final = 0o644
 EMPTY: Final = hashlib.md5(b"", usedforsecurity=False).hexdigest()
 """The object name of an empty file, which may be empty."""
-AGAIN: Final = "If something is missing now, `dvc repro` makes it again (`dvc pull` gets it, where a remote has it)"
+AGAIN: Final = "If something is missing now, `dvc repro` makes it again (`dvc pull` downloads it if a remote has it)"
 
 
 def repair(root: Path) -> str:
-    """Fix the effects of a kill, a power cut or an edit on DVC's files, without reading the cache. Return lines."""
+    """Repair DVC's files after a kill, a power cut or an edit, without reading the cache. Return lines about it."""
     repaired = repair_dvc.repair_lock(root)
     if repair_dvc.in_conflict(root / LOCK):
         return repaired
@@ -49,7 +49,7 @@ def repair(root: Path) -> str:
 
 
 def verify(root: Path) -> str:
-    """Read everything that DVC has cached and recorded. Damaged files are removed, or restored from the workspace."""
+    """Read all files that DVC has cached or recorded. Remove damaged files, or restore them from the workspace."""
     lines = [line for line in repair(root).splitlines() if line]
     (root / DIGESTS_FILE).unlink(missing_ok=True)
     cache = cache_folder(root)
@@ -69,7 +69,7 @@ def verify(root: Path) -> str:
     lines += [f"DVC's run cache, {name}: it was damaged, removed" for name in entries]
     lines += list(_missing(root, cache, outs))
     if lines:
-        raise PipelineError(what="\n".join(["this was found:", *lines]), where=str(root.absolute()), fix=AGAIN)
+        raise PipelineError(what="\n".join(["these faults were found:", *lines]), where=str(root.absolute()), fix=AGAIN)
     return f"{count} objects in DVC's cache and {len(outs)} outputs of dvc.lock are as they were recorded"
 
 
@@ -77,11 +77,11 @@ def _missing(root: Path, cache: Path, outs: list[dict[str, Any]]) -> Iterator[st
     """Yield a line for each recorded output that the workspace or DVC's cache lacks."""
     for out in outs:
         here = (root / out["path"]).exists()
-        kept = not out["cached"] or all(file.is_file() for file in cached(cache, out))
-        if not here and kept:
+        is_cached = not out["cached"] or all(file.is_file() for file in cached(cache, out))
+        if not here and is_cached:
             restored = f"`{'dvc' if out['cached'] else 'git'} checkout {out['path']}` restores it"
             yield f"{out['path']} of {out['stage']} is missing: {restored}"
-        elif not kept:
+        elif not is_cached:
             yield f"{out['path']} of {out['stage']} is missing in DVC's cache{'' if here else ' and in the workspace'}"
 
 
@@ -123,7 +123,7 @@ def _locked_repo(root: Path) -> Iterator[Any]:
                 yield repo
         except DvcException as error:
             busy = isinstance(error, LockError)
-            fix = "Wait until DVC has ended, or end it" if busy else "Fix it; `posttrain check` says more"
+            fix = "Wait until DVC has ended, or stop it" if busy else "Fix it; `posttrain check` shows more"
             raise PipelineError(what=shortened(str(error), 300), where=str(root), fix=fix) from error
 
 
@@ -148,8 +148,8 @@ def _objects(cache: Path) -> list[Path]:
 
 def _remove_emptied(root: Path, runs: Path) -> list[str]:
     """Remove run cache entries and objects that a power cut emptied. DVC may not check them."""
-    found = [*_objects(cache_folder(root)), *sorted(runs.glob("??/*/*"))]
-    emptied = [file for file in found if not file.stat().st_size and f"{file.parent.name}{file.name}" != EMPTY]
+    files = [*_objects(cache_folder(root)), *sorted(runs.glob("??/*/*"))]
+    emptied = [file for file in files if not file.stat().st_size and f"{file.parent.name}{file.name}" != EMPTY]
     for file in emptied:
         _remove_entry(file)
     return [f"{os.path.relpath(file, root)} was emptied by a power cut: removed" for file in emptied]
@@ -157,11 +157,11 @@ def _remove_emptied(root: Path, runs: Path) -> list[str]:
 
 def _remove_damaged(cache: Path) -> tuple[list[Path], int]:
     """Remove objects whose digest does not match their name. Return them, and the number of all objects."""
-    found = _objects(cache)
-    damaged = [file for file in found if file_digest(file) != f"{file.parent.name}{file.name}".removesuffix(".dir")]
+    objects = _objects(cache)
+    damaged = [file for file in objects if file_digest(file) != f"{file.parent.name}{file.name}".removesuffix(".dir")]
     for file in damaged:
         file.unlink()
-    return damaged, len(found)
+    return damaged, len(objects)
 
 
 def _remove_damaged_runs(folder: Path) -> list[str]:
@@ -194,8 +194,8 @@ def _touch_changed(root: Path, outs: list[dict[str, Any]], digests: Digests) -> 
     """Touch outputs that differ from the record, so that DVC reads them again. It compares their times."""
     lines = []
     for out in outs:
-        found = digests.of(out["path"])
-        if found is None or found == out["md5"]:
+        present = digests.of(out["path"])
+        if present is None or present == out["md5"]:
             continue
         place = root / out["path"]
         for file in (place / name for name in digests.marks(out["path"])):

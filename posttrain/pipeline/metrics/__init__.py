@@ -1,1 +1,1 @@
-"""The catalogue of metrics: what each number of each stage means, and when it is healthy."""
+"""The catalogue of metrics: the meaning and healthy range of each number of each stage."""

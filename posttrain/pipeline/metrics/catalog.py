@@ -1,4 +1,4 @@
-"""The catalogue of metrics by stage and name: for the page, the docs, `posttrain params metrics` and trackers."""
+"""The catalogue of metrics by stage and name, used by the page, the docs, `posttrain params metrics` and trackers."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ EVERY: Final = "Every training"
 
 def metric_named(stage: str, name: str) -> Metric | None:
     """Return the entry of a stage's metric; None if the catalogue has none."""
-    mine = [entry for entry in METRICS if stage in entry.stages]
-    exact = next((entry for entry in mine if name in entry.names), None)
-    return exact or next((entry for entry in mine if entry.pattern.fullmatch(name)), None)
+    entries = [entry for entry in METRICS if stage in entry.stages]
+    exact = next((entry for entry in entries if name in entry.names), None)
+    return exact or next((entry for entry in entries if entry.pattern.fullmatch(name)), None)
 
 
 def about(stage: str, name: str) -> str:
-    """Return what a metric of a stage means, when it is healthy and what to do, as plain text; empty if unknown."""
+    """Return a metric's meaning, healthy range and remedy as plain text; empty if it is unknown."""
     entry = metric_named(stage, name)
     return "" if entry is None else entry.text()
 
 
 def texts(curves: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return metric -> its text, for curves with `path` and `columns`. Stages that differ have one sentence each."""
-    found: dict[str, dict[str, list[str]]] = {}
+    """Return metric -> text, for curves with `path` and `columns`. Stages with different texts get a sentence each."""
+    by_metric: dict[str, dict[str, list[str]]] = {}
     for curve in curves:
         stage = stage_of(curve["path"])
         for name in curve["columns"]:
             if text := about(stage, name):
-                stages = found.setdefault(name, {}).setdefault(text, [])
+                stages = by_metric.setdefault(name, {}).setdefault(text, [])
                 stages += [] if stage in stages else [stage]
     return {
         name: next(iter(known))
         if len(known) == 1
         else " ".join(f"In {' and '.join(stages)}: {text[0].lower()}{text[1:]}" for text, stages in known.items())
-        for name, known in found.items()
+        for name, known in by_metric.items()
     }
 
 
@@ -61,12 +61,12 @@ def stage_of(path: str) -> str:
 
 def worries(stage: str, columns: Mapping[str, Sequence[float | None]]) -> list[str]:
     """Return warnings about the end of a run, from its curves; empty if every value is in its healthy range."""
-    found = []
+    warnings = []
     for name, column in columns.items():
         entry = metric_named(stage, name)
         if entry and (worry := entry.worry(name, [value for value in column if value is not None])):
-            found.append(worry)
-    return found
+            warnings.append(worry)
+    return warnings
 
 
 def health(curves: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -80,11 +80,11 @@ def health(curves: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def parts() -> dict[str, list[Metric]]:
     """Return heading -> its metrics, in the order of the catalogue."""
-    found: dict[str, list[Metric]] = {heading: [] for heading in (EVERY, *PARTS)}
+    by_heading: dict[str, list[Metric]] = {heading: [] for heading in (EVERY, *PARTS)}
     for entry in METRICS:
         fitting = (heading for heading, stages in PARTS.items() if {*stages} & {*entry.stages})
-        found[EVERY if {*TRAINED} <= {*entry.stages} else next(fitting)].append(entry)
-    return found
+        by_heading[EVERY if {*TRAINED} <= {*entry.stages} else next(fitting)].append(entry)
+    return by_heading
 
 
 def tables() -> str:

@@ -27,7 +27,7 @@ RATED: Final = ("ratings",)
 
 @dataclass(frozen=True)
 class Metric:
-    """What a number means. Texts are Markdown. A run whose end is outside `low` and `high` needs attention."""
+    """The meaning of a number, in Markdown. If a run ends with a value outside `low` to `high`, it needs attention."""
 
     names: tuple[str, ...]
     """NAME stands for any name, K for a number, e.g. `reward_NAME_std` and `pass_at_K`."""
@@ -46,13 +46,13 @@ class Metric:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """A regular expression that matches its names. The ends of an interval share the entry of their metric."""
+        """A regular expression that matches the metric's names, including the ends of its interval."""
         names = "|".join(re.escape(name).replace("NAME", ".+").replace("_K", r"_\d+") for name in self.names)
         return re.compile(f"(?:{names})(?:_low|_high)?")
 
     @property
     def has_limits(self) -> bool:
-        """Whether the end of a run can be outside the healthy range."""
+        """True if the end of a run can be outside the healthy range."""
         return (self.low, self.high) != (-inf, inf) or bool(self.must_not)
 
     def text(self) -> str:
@@ -62,7 +62,7 @@ class Metric:
         return " ".join(f"{plain(part)}." for part in parts if part)
 
     def worry(self, name: str, values: Sequence[float]) -> str:
-        """Return what is wrong with the end of a run, and what to do; empty if nothing is."""
+        """Return the problem at the end of a run and its remedy; empty if there is none."""
         if not self.has_limits or not values or (self.judged and name not in self.judged):
             return ""
         count = max(1, round(len(values) * END))

@@ -1,4 +1,4 @@
-"""Metrics of evaluations, and of the files that training stages write at their end."""
+"""Metrics of evaluations, and metrics that training stages write at their end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RESULTS: Final = (
         EVALUATED,
         "KL divergence to the evaluation's reference per token of the samples, by two estimators",
         healthy="as small as the score allows",
-        fix="compare `score` at equal KL; a policy that moved far without a higher score has unlearned something",
+        fix="compare `score` at equal KL; a policy with a high KL and no higher score has unlearned something",
     ),
     Metric(("greedy",), EVALUATED, "Mean reward of the likeliest completions (temperature 0)", "higher"),
     Metric(

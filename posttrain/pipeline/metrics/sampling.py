@@ -41,7 +41,7 @@ SAMPLING: Final = (
         ONLINE,
         "Standard deviation of one part of the reward",
         healthy="above 0",
-        fix="at 0 this part teaches nothing any more",
+        fix="at 0 this part of the reward no longer trains anything",
     ),
     Metric(
         ("reward_NAME_ok",),
@@ -99,7 +99,7 @@ SAMPLING: Final = (
         "Rounds of sampling that dynamic sampling needed to fill the step",
         "lower",
         "below its limit",
-        "too many prompts are solved always or never: use other prompts",
+        "too many prompts are always solved or never solved: use other prompts",
     ),
     Metric(("groups_kept",), ONLINE, "Share of the sampled groups that dynamic sampling kept", "higher"),
     Metric(
@@ -129,7 +129,7 @@ SAMPLING: Final = (
     Metric(
         ("ratio", "ratio_min", "ratio_max"),
         ONLINE,
-        "Probability of a sampled token under the policy, divided by that under the sampling policy: mean, least, most",
+        "Probability of a sampled token under the policy, divided by that under the sampling policy: mean, min, max",
         healthy="a mean near 1; extremes below 10",
         fix="use fewer `epochs` or `minibatches`, or a lower `optimizer.lr`",
         high=10,

@@ -1,4 +1,4 @@
-"""Metrics of the steps of `base`, `sft`, `reward` and `preference`, and those that every training has."""
+"""Metrics of the steps of `base`, `sft`, `reward` and `preference`, and metrics of all training stages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRAINING: Final = (
         "Mean cross-entropy of the trained tokens, in nats",
         "lower",
         "falls, then flattens; stays above 0.02",
-        "near 0 the rows are memorised: train fewer epochs or add rows. If it rises, lower `optimizer.lr`",
+        "near 0, the rows are memorised: train fewer epochs or add rows. If it rises, lower `optimizer.lr`",
         low=0.02,
         must_not="rise",
     ),
@@ -22,7 +22,7 @@ TRAINING: Final = (
         LIKELIHOOD,
         "Mean entropy of the predicted next token, in nats",
         healthy="falls slowly and stays close to the loss",
-        fix="far below the loss the model is too sure of itself: train fewer epochs",
+        fix="if it is far below the loss, the model is overconfident: train fewer epochs",
     ),
     Metric(("length",), LIKELIHOOD, "Mean number of trained tokens per row"),
     Metric(
@@ -31,7 +31,7 @@ TRAINING: Final = (
         "Mean loss per pair: -log sigmoid(margin). A model that guesses has 0.693",
         "lower",
         "falls below 0.69; stays above 0.02",
-        "near 0 the pairs are memorised: train fewer epochs. At 0.69 nothing is learned: raise `optimizer.lr`",
+        "near 0, the pairs are memorised: train fewer epochs. At 0.69, nothing is learned: raise `optimizer.lr`",
         low=0.02,
         must_not="rise",
     ),
@@ -41,7 +41,7 @@ TRAINING: Final = (
         "Share of the step's pairs in which the chosen answer has the higher score",
         "higher",
         "above 0.55",
-        "near 0.5 it learned nothing: look at the pairs, raise `optimizer.lr`. Compare with `heldout_accuracy`",
+        "near 0.5, nothing was learned: look at the pairs, raise `optimizer.lr`. Compare with `heldout_accuracy`",
         low=0.55,
     ),
     Metric(
@@ -70,7 +70,7 @@ TRAINING: Final = (
         "For labels: the share of answers on the right side",
         "higher",
         "0.6 to 0.95",
-        "near 0.5 it learned nothing: raise `optimizer.lr`. At 1 the pairs are memorised, or the answers differ in "
+        "near 0.5, nothing was learned: raise `optimizer.lr`. At 1, the pairs are memorised, or the answers differ in "
         "an easy sign such as their length",
         low=0.5,
     ),
@@ -105,7 +105,8 @@ TRAINING: Final = (
         "Mean change of an answer's log-probability per token, policy minus reference. Chosen and rejected answers "
         "count alike",
         healthy="near 0",
-        fix="far below 0 the probability goes to answers that no pair contains: add `nll`, or lower `optimizer.lr`",
+        fix="if it is far below 0, probability moves to answers that no pair contains: add `nll`, or lower "
+        "`optimizer.lr`",
         low=-5.0,
     ),
     Metric(("nll",), PREFERENCE, "Mean loss per token of the chosen answers, with `nll`", "lower", "falls"),
@@ -150,9 +151,9 @@ TRAINING: Final = (
     Metric(
         ("expert_load_max", "expert_load_min"),
         TRAINED,
-        "Tokens of the most and the least used expert, relative to an even share (1)",
+        "Tokens of the most used and the least used expert, relative to an even share (1)",
         healthy="near 1",
-        fix="raise `router.balance`; a least load of 0 is an expert that nobody uses",
+        fix="raise `router.balance`; a minimum load of 0 means that an expert is unused",
     ),
     Metric(
         ("heldout_loss",),
@@ -169,7 +170,7 @@ TRAINING: Final = (
         "`accuracy` on held-out pairs, with `watch`",
         "higher",
         "above 0.55, not far below `accuracy`",
-        "far below `accuracy` the pairs are memorised: train fewer epochs, add pairs",
+        "if it is far below `accuracy`, the pairs are memorised: train fewer epochs, add pairs",
         low=0.5,
     ),
     Metric(("heldout_margin",), REWARD, "`margin` on held-out pairs", "higher", "positive"),

@@ -45,9 +45,9 @@ EVALUATORS: Final[Listing[Evaluator]] = Listing("", "", group="evaluators", adop
 """Name -> evaluator."""
 
 
-def evaluator_of(own: Any, where: str) -> Evaluator:
+def evaluator_of(run: Any, where: str) -> Evaluator:
     """Return the evaluator that a run uses; lm_eval by default."""
-    name = own.get("evaluator") if isinstance(own, Mapping) else None
+    name = run.get("evaluator") if isinstance(run, Mapping) else None
     if name is None and "lm_eval" in EVALUATORS:
         return EVALUATORS["lm_eval"]
     return looked_up(EVALUATORS, "lm_eval" if name is None else str(name), f"{where}.evaluator")
@@ -55,7 +55,7 @@ def evaluator_of(own: Any, where: str) -> Evaluator:
 
 @contextmanager
 def whole(model: Path) -> Iterator[Path]:
-    """Yield a folder that transformers can read alone. For an adapter, it is temporary."""
+    """Yield a complete model folder for transformers. For an adapter, it is temporary."""
     if not is_adapter(model):
         yield model
         return
@@ -70,6 +70,8 @@ def documents_table(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     scores = [[{"name": name, "value": value, "status": "ok"} for name, value in row["scores"].items()] for row in rows]
     schema = {name: dtype for name, dtype in COLUMNS["documents"].items() if name != "id"}
     return with_ids(
-        pl.DataFrame([{**row, "scores": found} for row, found in zip(rows, scores, strict=True)], schema=schema),
+        pl.DataFrame(
+            [{**row, "scores": row_scores} for row, row_scores in zip(rows, scores, strict=True)], schema=schema
+        ),
         "documents",
     )

@@ -1,4 +1,4 @@
-"""Another tool in a separate environment, because it needs other package versions than posttrain."""
+"""Another tool in a separate environment, because it needs different package versions than posttrain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a run in params.yaml: the settings of its algorithm with some replaced."""
+"""The settings of a run in params.yaml: its algorithm's settings, some of them replaced by the run."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ SECTIONS = {
 
 
 def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
-    """Return the settings of the run's algorithm with the run's own in their place, typed and checked."""
+    """Return the algorithm's settings, updated with the run's settings, typed and checked."""
     return typed_run(at(read(), section), section, algorithms)
 
 
-def typed_run(own: Any, section: str, algorithms: Mapping[str, Algorithm]) -> Any:
-    """Return the same for a run's mapping in params.yaml."""
-    if not isinstance(own, dict) or not isinstance(own.get("algorithm"), str):
-        fix = f"Give it an algorithm, one of: {', '.join(algorithms)}"
-        raise ParamsError(what=f"{section} names no algorithm", where=PARAMS_FILE, fix=fix)
-    if own["algorithm"] not in algorithms:
-        fix = _hint(own["algorithm"], algorithms)
-        what = f"{section}.algorithm = '{own['algorithm'][:80]}' is unknown"
+def typed_run(run: Any, section: str, algorithms: Mapping[str, Algorithm]) -> Any:
+    """Return the settings for a run's mapping in params.yaml."""
+    if not isinstance(run, dict) or not isinstance(run.get("algorithm"), str):
+        fix = f"Set algorithm to one of: {', '.join(algorithms)}"
+        raise ParamsError(what=f"{section} has no algorithm", where=PARAMS_FILE, fix=fix)
+    if run["algorithm"] not in algorithms:
+        fix = _hint(run["algorithm"], algorithms)
+        what = f"{section}.algorithm = '{run['algorithm'][:80]}' is unknown"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
-    algorithm = algorithms[own["algorithm"]]
-    return check(algorithm.model, algorithm.row.merged(own), where=section)
+    algorithm = algorithms[run["algorithm"]]
+    return check(algorithm.model, algorithm.row.merged(run), where=section)
 
 
 def _hint(name: str, algorithms: Mapping[str, Algorithm]) -> str:

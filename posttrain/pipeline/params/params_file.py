@@ -27,9 +27,9 @@ def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
     data = read_yaml(path)
     if _LAST and _LAST[0] == str(path) and _is_same(_LAST[1], data):
         return dict(_LAST[2])
-    found = _sections(dict(data), path)
-    _LAST[:] = str(path), data, found
-    return dict(found)
+    sections = _sections(dict(data), path)
+    _LAST[:] = str(path), data, sections
+    return dict(sections)
 
 
 _LAST: list[Any] = []
@@ -37,15 +37,17 @@ _LAST: list[Any] = []
 
 
 def _is_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Return whether both are the same objects of one parsed file."""
+    """Tell whether both are the same objects of one parsed file."""
     return old.keys() == new.keys() and all(old[name] is value for name, value in new.items())
 
 
 def _sections(data: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
-    found = data.pop(FORMAT, PARAMS)
-    check_format(found, PARAMS, str(path), ParamsError)
-    if found < PARAMS:
-        raise ParamsError(what=f"{FORMAT} = {found}, of an earlier version", where=str(path), fix=UPGRADE)
+    written_format = data.pop(FORMAT, PARAMS)
+    check_format(written_format, PARAMS, str(path), ParamsError)
+    if written_format < PARAMS:
+        raise ParamsError(
+            what=f"{FORMAT} = {written_format} is the format of an earlier version", where=str(path), fix=UPGRADE
+        )
     _check_sections({name: section for name, section in data.items() if name != SEED}, str(path))
     return with_seed(data, str(path))
 

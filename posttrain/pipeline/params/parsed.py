@@ -1,4 +1,4 @@
-"""Keep plain data between processes, by the digest of the text it comes from: YAML takes 50 times as long as JSON."""
+"""Cache parsed YAML between processes as JSON, by the digest of its text, because JSON parses 50 times faster."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ FOLDER: Final = Path(".dvc/tmp/parsed")
 
 
 def parsed_once(text: str | bytes, name: str, parse: Callable[[], Any]) -> Any:
-    """Return the data of a text. `name`: of its file. `parse`: parses it, if no process of this workspace has.
+    """Return the data of a text from file `name`. `parse` is called if no process of this workspace has parsed it.
 
     Errors are not kept, nor data that JSON cannot hold.
     """
     file, digest = FOLDER / f"{name}.json", _digest(text, parse)
     try:
-        kept = json.loads(file.read_bytes())
-        if kept["digest"] == digest:
-            return kept["data"]
+        stored = json.loads(file.read_bytes())
+        if stored["digest"] == digest:
+            return stored["data"]
     except (OSError, ValueError, KeyError, TypeError):  # only a memory: whatever is wrong, the text is parsed again
         pass
     data = parse()
@@ -36,7 +36,7 @@ def parsed_once(text: str | bytes, name: str, parse: Callable[[], Any]) -> Any:
 
 
 def import_late_parts() -> None:
-    """Import torch and transformers without the parts that this process does not use, before they are imported."""
+    """Delay imports of unused parts of torch and transformers. Call this before importing them."""
     import_late(parsed_once)
 
 

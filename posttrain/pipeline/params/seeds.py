@@ -16,7 +16,7 @@ SEEDED: Final = tuple(stage.group for stage in STAGES if stage.seeded)
 
 
 def shared_seed(settings: Mapping[str, Any], group: str, name: str) -> int | None:
-    """Return the seed that a run takes from the top of params.yaml; None if it sets its own or there is none."""
+    """Return the top-level seed that a run uses; None if the run sets a seed or there is no top-level seed."""
     section, _, inner = group.partition(".")
     run = (((settings.get(section) or {}).get(inner)) or {}).get(name) or {}
     if group not in SEEDED or SEED not in settings or (isinstance(run, Mapping) and SEED in run):
@@ -33,7 +33,7 @@ def check_seed(seed: Any, file: str = PARAMS_FILE) -> int:
 
 
 def with_seed(settings: Mapping[str, Any], file: str = PARAMS_FILE) -> dict[str, Any]:
-    """Return the sections of params.yaml, with `seed` put into every run that uses it."""
+    """Return the sections of params.yaml, with `seed` added to every run that uses it."""
     sections = {name: section for name, section in settings.items() if name != SEED}
     if SEED not in settings:
         return sections

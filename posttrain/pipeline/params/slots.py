@@ -1,4 +1,4 @@
-"""Input slots: parameters of a run that name a model, a table or rollouts. They are its dependencies in dvc.yaml."""
+"""Input slots: parameters of a run that refer to a model, a table or rollouts, its dependencies in dvc.yaml."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODEL = rf"({PART}(/{PART})*)"
 
 
 def model_slot(description: str, *, optional: bool = False, scores: bool | None = False, sets: bool = False) -> Any:
-    """Return a slot for a model, a folder under models/. `scores`: it must be a reward model; None: it may be one.
+    """Return a slot for a model, a folder under models/. `scores`: it must be a reward model; None: it may be.
 
     `sets`: a set of language models is also allowed. A set of reward models always is.
     """
@@ -44,9 +44,9 @@ def rollouts_slot(description: str) -> Any:
 
 
 def slots(params: type[BaseModel]) -> dict[str, dict[str, Any]]:
-    """Return the slots of a settings class: field -> what it accepts."""
-    found = {name: field.json_schema_extra for name, field in params.model_fields.items()}
-    return {name: extra for name, extra in found.items() if isinstance(extra, dict) and "slot" in extra}
+    """Return the slots of a settings class: field -> accepted input."""
+    schemas = {name: field.json_schema_extra for name, field in params.model_fields.items()}
+    return {name: extra for name, extra in schemas.items() if isinstance(extra, dict) and "slot" in extra}
 
 
 def model_of(name: str, where: str) -> Path | None:

@@ -28,10 +28,10 @@ class Stage:
     runs: str = ""
     """MODULE:NAME of the settings class, or of a table of algorithms or evaluators; empty: the runs are only names."""
     seeded: bool = False
-    """Whether its runs use the top-level `seed`. Tasks, filters and evaluation do not, so that their prompts stay
+    """True if its runs use the top-level `seed`. Tasks, filters and evaluation do not, so that their prompts stay
     the same."""
     derives: bool = False
-    """Whether its tables are made from the table in `data`, and so contain its prompts and texts."""
+    """True if its tables are made from the table in `data`, and so contain its prompts and texts."""
 
     sampled_by: str = ""
     """The stage that samples for the same runs before it. It does not depend on the settings in `SCORING`."""
@@ -43,11 +43,11 @@ class Stage:
 
     @property
     def shares_settings(self) -> bool:
-        """Whether its runs are only names that share the settings in SECTION.settings: evaluated policies."""
+        """True if its runs are only names that share the settings in SECTION.settings, like evaluated policies."""
         return self.makes == "results" and not self.runs
 
     def output(self, run: str) -> str:
-        """Return the name of a run's output for other runs: a folder under data/, models/ or results/."""
+        """Return the name by which other runs refer to a run's output: a folder under data/, models/ or results/."""
         section, _, group = self.group.partition(".")
         if self.makes in ("model", "rollouts", "regraded"):
             return f"{section}/{run}"
@@ -55,7 +55,7 @@ class Stage:
 
     @property
     def is_listed_result(self) -> bool:
-        """Whether its results are in a subfolder that only it uses: results/lm_eval/RUN."""
+        """True if its results are in a separate subfolder such as results/lm_eval/RUN."""
         return self.makes == "results" and self.group not in ("evaluate.policies", "evaluate.runs")
 
 
@@ -133,11 +133,11 @@ def stage_names(settings: Settings) -> Iterator[str]:
 
 def groups() -> dict[str, tuple[str, ...]]:
     """Return the sections of params.yaml and their groups. A group maps run names to settings."""
-    found: dict[str, tuple[str, ...]] = {}
+    by_section: dict[str, tuple[str, ...]] = {}
     for stage in STAGES:
         section, _, group = stage.group.partition(".")
-        found[section] = (*found.get(section, ()), *(("settings",) if stage.shares_settings else ()), group)
-    return found
+        by_section[section] = (*by_section.get(section, ()), *(("settings",) if stage.shares_settings else ()), group)
+    return by_section
 
 
 def group_of(settings: Settings, group: str) -> dict[str, Any]:
@@ -148,15 +148,15 @@ def group_of(settings: Settings, group: str) -> dict[str, Any]:
         raise ParamsError(
             what=f"{section} is not a mapping", where=PARAMS_FILE, fix=f"Write {section}: {{{inner}: ...}}"
         )
-    found = outer.get(inner) or {}
-    if not isinstance(found, Mapping):
+    runs = outer.get(inner) or {}
+    if not isinstance(runs, Mapping):
         fix = "Write one key per run"
         raise ParamsError(what=f"{group} is not a mapping of names to settings", where=PARAMS_FILE, fix=fix)
-    return dict(found)
+    return dict(runs)
 
 
 def runs_of(settings: Settings, group: str) -> dict[str, Settings]:
-    """Return the same for a group whose runs have settings. A run without settings, as while typing, is empty."""
+    """Return the runs of a group by name. A run without settings, e.g. while typing, gets an empty mapping."""
     runs = group_of(settings, group)
     if odd := next((name for name, run in runs.items() if not isinstance(run or {}, Mapping)), None):
         fix = f"Write {group}.{odd}: {{KEY: VALUE}}; `posttrain params` explains every key"
@@ -184,7 +184,7 @@ def _runs_that_make(settings: Settings, *makes: str) -> dict[str, Settings]:
 
 
 def models_of_set(settings: Settings, model: str, outer: tuple[str, ...] = ()) -> list[str]:
-    """Return the models of a set in `reward.sets`, or a single model itself. `outer`: the sets that contain it."""
+    """Return the models of a set in `reward.sets`, or just the given model. `outer`: the sets that contain it."""
     sets = group_of(settings, "reward.sets") if model.startswith("reward/") and model not in outer else {}
     members = sets.get(model.removeprefix("reward/"))
     slots = members.values() if isinstance(members, Mapping) else ()
@@ -208,12 +208,14 @@ class Evaluated(NamedTuple):
 def evaluated(settings: Settings) -> dict[str, Evaluated]:
     """Return folder under results/ -> evaluation, for `evaluate.policies`, `evaluate.runs` and `evaluate.lm_eval`."""
     table = str(group_of(settings, "evaluate.settings").get("data", ""))
-    found = {label: Evaluated(model, table, f"evaluate@{label}") for label, model in policies(settings).items()}
+    evaluations = {label: Evaluated(model, table, f"evaluate@{label}") for label, model in policies(settings).items()}
     for name, run in runs_of(settings, "evaluate.runs").items():
-        found[name] = Evaluated(str(run.get("policy", "")), str(run.get("data", "")), f"evaluate_runs@{name}")
+        evaluations[name] = Evaluated(str(run.get("policy", "")), str(run.get("data", "")), f"evaluate_runs@{name}")
     for name, run in runs_of(settings, "evaluate.lm_eval").items():
-        found[f"lm_eval/{name}"] = Evaluated(str(run.get("policy", "")), "lm-eval", f"lm_eval@{name}", "documents")
-    return found
+        evaluations[f"lm_eval/{name}"] = Evaluated(
+            str(run.get("policy", "")), "lm-eval", f"lm_eval@{name}", "documents"
+        )
+    return evaluations
 
 
 def section_of(settings: Settings, model: str) -> str:
@@ -223,12 +225,12 @@ def section_of(settings: Settings, model: str) -> str:
 
 
 def model_run(settings: Settings, model: str) -> Settings | None:
-    """Return the settings of the run that makes a model; None if none does. `model_runs` lists all."""
+    """Return the settings of the run that makes a model; None if no run does. `model_runs` lists all runs."""
     stage, name = _maker(settings, model, ("model",))
     if stage is None:
         return None
-    found: Settings = group_of(settings, stage.group)[name] or {}
-    return found
+    settings_of_run: Settings = group_of(settings, stage.group)[name] or {}
+    return settings_of_run
 
 
 def _maker(settings: Settings, model: str, makes: Collection[str]) -> tuple[Stage | None, str]:

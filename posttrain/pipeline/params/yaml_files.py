@@ -19,11 +19,11 @@ MOST_NODES: Final = 100_000
 
 
 class AliasError(ParamsError):
-    """Aliases of a YAML file expand to more than any reader, including DVC, can hold."""
+    """The aliases of a YAML file expand to more than fits into memory, even for DVC."""
 
 
 def refuse_swollen(path: str | os.PathLike[str]) -> None:
-    """Raise if DVC would never finish reading a YAML file. Other mistakes are reported elsewhere."""
+    """Raise if DVC would never finish reading a YAML file. Other checks report other mistakes."""
     try:
         read_yaml(path)
     except AliasError:
@@ -60,7 +60,7 @@ def _parse(text: str, where: str) -> Any:
 
     check_merged(text, where)
     if directive := DIRECTIVE.match(text):
-        what = f"line {directive[0].count(chr(10)) + 1}: directives such as {directive[1]} are not read"
+        what = f"line {directive[0].count(chr(10)) + 1}: directives such as {directive[1]} are not supported"
         raise ParamsError(what=what, where=where, fix="Remove the line")
     try:
         constructor, _ = YAML(typ="safe", pure=True).get_constructor_parser(text)
@@ -88,7 +88,7 @@ def _check_aliases(root: Any, where: str) -> None:
         if id(node) not in sizes:
             if isinstance(node.value, str) and "\0" in node.value:
                 line = f"line {node.start_mark.line + 1}: "
-                raise ParamsError(what=f"{line}a text with a null byte", where=where, fix="Remove the null byte")
+                raise ParamsError(what=f"{line}the text contains a null byte", where=where, fix="Remove the null byte")
             inside = above | {id(node)}
             sizes[id(node)] = 1 + sum(size(part, inside) for part in _parts(node))
             if sizes[id(node)] - len(sizes) > MOST_NODES:

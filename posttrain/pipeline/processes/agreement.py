@@ -1,4 +1,4 @@
-"""Check what all hosts of a run must share: code, settings, inputs and the checkpoint folder."""
+"""Check that all hosts of a run share code, settings, inputs and the checkpoint folder."""
 
 from __future__ import annotations
 
@@ -31,20 +31,23 @@ def check_hosts(stage: str) -> None:
     mark.unlink(missing_ok=True)
     for number, host in enumerate(hosts, 1):
         if host and (wrong := differences(hosts[0][0], host[0], number)):
-            what = f"process {number} has something else than process 1: {', '.join(wrong[:MOST])}"
+            what = f"process {number} differs from process 1: {', '.join(wrong[:MOST])}"
             fix = "Use the same folder, or the same commit and `dvc pull`, on all hosts"
             raise PipelineError(what=what, where=stage, fix=fix)
         if host and not host[1]:
-            what = f"process {number} has another folder {checkpoint_path('')}, and each writes its part of checkpoints"
+            what = (
+                f"process {number} has another folder {checkpoint_path('')}, but all processes must write their "
+                "checkpoints to one"
+            )
             fix = "Put the project, or that folder, on a file system that all hosts share"
             raise PipelineError(what=what, where=stage, fix=fix)
 
 
 def differences(first: Mapping[str, Any], other: Mapping[str, Any], number: int) -> list[str]:
-    """Return what process `number` does not share with process 1, as text."""
-    found = sorted(changed(first, other, "none"), key=lambda change: (change[0][0] != "params", change[0]))
+    """Return the differences between process `number` and process 1, as text."""
+    changes = sorted(changed(first, other, "none"), key=lambda change: (change[0][0] != "params", change[0]))
     lines = []
-    for (kind, *keys), ours, theirs in found:
+    for (kind, *keys), ours, theirs in changes:
         values = f" ({ours} in process 1, {theirs} in process {number})"
         shown = "" if kind == "inputs" or "files" in keys else values[:200]
         lines.append(f"{' '.join(keys or [kind])}{shown}")

@@ -37,7 +37,7 @@ LOST: Final = re.compile(r"gloo|NCCL|(connection|socket).{0,20}(closed|reset|ref
 """torch's messages when another process is gone."""
 RANKED: Final = re.compile(r"^\[rank\d+\]: ?")
 """torch's prefix for lines of a traceback."""
-RESUME: Final = "The next run resumes from the last checkpoint, where there is one"
+RESUME: Final = "The next run resumes from the last checkpoint, if there is one"
 MEMORY: Final = "The system may have killed it because memory ran out"
 
 
@@ -71,7 +71,7 @@ def _has_parent() -> bool:
 
 
 def remove_after_parent() -> None:
-    """Remove the run's folder if its first process was killed. This process may have noticed a lost connection."""
+    """Remove the run's folder if its first process was killed, e.g. after this process lost the connection."""
     if not is_ranked():
         return
     until = time.monotonic() + POLL_S
@@ -84,7 +84,7 @@ def remove_after_parent() -> None:
 
 @dataclass(frozen=True)
 class Death:
-    """How a process ended before the run did."""
+    """The end of a process before the end of its run."""
 
     order: int
     """0: killed; 1: its own error; 2: it lost another process."""
@@ -135,7 +135,7 @@ class Children:
         return Death(order, f"{name} ended with exit code {status}: {line}", "" if said else "\n".join(lines[-TAIL:]))
 
     def ended(self, patience_s: float) -> bool:
-        """Return whether all ended in time."""
+        """Tell whether all ended in time."""
         until = time.monotonic() + patience_s
         while any(child.poll() is None for child, _ in self._started.values()):
             if time.monotonic() > until:

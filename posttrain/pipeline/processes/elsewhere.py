@@ -1,4 +1,4 @@
-"""A stage whose processes are started by the user's command, e.g. srun. The stage's own process only waits."""
+"""Run a stage whose processes are started by the user's command, e.g. srun. The stage's own process only waits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def start_elsewhere(stage: str) -> bool:
     if status and failure_path(stage).exists():  # rank 0 has said it
         raise SystemExit(1)
     if status:
-        what = f"`{words[0]}` ended with exit code {status}, and what it printed says why"
+        what = f"`{words[0]}` ended with exit code {status}; see its output above"
         raise PipelineError(what=what, where=stage, fix=RESUME)
     return True
 
@@ -57,7 +57,7 @@ def _words(template: str) -> list[str]:
         return shlex.split(template)
     except ValueError as error:
         raise PipelineError(
-            what=f"it is not a command ({error})", where=LAUNCH, fix="Write it as in a shell"
+            what=f"it is not a valid command ({error})", where=LAUNCH, fix="Use the syntax of a shell"
         ) from error
 
 

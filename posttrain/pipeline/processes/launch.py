@@ -1,4 +1,4 @@
-"""A run of several processes. Its first process, the stage's own, starts the others and watches them.
+"""A run of several processes. The stage's process is the first; it starts the others and watches them.
 
 It holds the lock and writes all files. The other processes on its host are its children and run the same command. If
 one of them ends, all end; if the first ends, the others end too.
@@ -63,7 +63,7 @@ class _Run:
         """Held by the one thread that reports why the run ends."""
 
     def watch(self) -> None:
-        """Report the death of a process, even if the main thread would wait for it for hours."""
+        """Report the death of a process, even while the main thread waits for that process."""
         while not self.deaths():
             if self.over.wait(POLL_S):
                 return
@@ -77,7 +77,7 @@ class _Run:
             os._exit(1)
 
     def settle(self) -> None:
-        """Wait briefly for further deaths. If a process was killed, that is the cause."""
+        """Wait briefly for further deaths. A killed process is the likeliest cause."""
         until = time.monotonic() + GRACE_S
         while time.monotonic() < until and all(death.order for death in self.deaths()) and not self.over.wait(0.05):
             pass
@@ -153,7 +153,7 @@ def _meet(name: str, processes: int, device: str) -> None:
 
 
 def end() -> None:
-    """Finish the run: wait briefly for its other processes, then kill those that remain."""
+    """Finish the run: wait briefly for its other processes, then kill the remaining processes."""
     for run in _RUN:
         if run.children:
             run.children.ended(LEAVING_S)
@@ -168,7 +168,7 @@ def abandon() -> None:
 
 
 def end_failed(error: BaseException) -> None:
-    """End this process at once if it is part of a run. torch takes seconds to exit and looks alive meanwhile."""
+    """End this process at once if it is part of a run, because torch would need seconds to exit."""
     if not _RUN and not is_ranked():
         return
     code = error.code if isinstance(error, SystemExit) else 1
@@ -182,7 +182,7 @@ def end_failed(error: BaseException) -> None:
 
 @contextlib.contextmanager
 def explained_deaths(stage: str) -> Iterator[None]:
-    """Replace an error that another process's death caused by an error about that death."""
+    """Replace an error caused by another process's death with an error about that death."""
     try:
         yield
     except BaseException as error:
@@ -191,7 +191,7 @@ def explained_deaths(stage: str) -> Iterator[None]:
             if death := _behind(error, run):
                 raise death from error
         if is_scheduled() and _is_loss(error):
-            what = "another process of the run has ended, and what started them says which and why"
+            what = "another process of the run has ended; the output of srun or torchrun shows which and why"
             raise PipelineError(what=what, where=stage, fix=RESUME) from error
         raise
     for run in _RUN:
@@ -216,7 +216,7 @@ def _behind(error: BaseException, run: _Run) -> PipelineError | None:
 
 
 def _is_loss(error: BaseException) -> bool:
-    """Return whether torch has lost another process."""
+    """Tell whether torch has lost another process."""
     return isinstance(error, Exception) and not isinstance(error, PosttrainError) and bool(LOST.search(str(error)))
 
 
@@ -227,13 +227,13 @@ def _device(device: str, local: int, count: int = 1) -> str:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "mps":
-        what = "several processes cannot share a device of kind mps"
+        what = "several processes cannot share an mps device"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Set processes: 1, or device: cpu")
     if device == "cuda":
         if not torch.cuda.is_available():
             raise ParamsError(what="device = cuda: no GPU was found", where=PARAMS_FILE, fix="Use auto or cpu")
         if count > torch.cuda.device_count():
-            what = f"the run has {count} processes on this host, and {torch.cuda.device_count()} GPUs are shown to it"
+            what = f"the run has {count} processes on this host, but can use only {torch.cuda.device_count()} GPUs"
             fix = "Lower processes, raise meta.gpus in dvc.yaml if a flow runs it, or set device: cpu"
             raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
         torch.cuda.set_device(local % torch.cuda.device_count())  # srun may show each its own alone
@@ -246,6 +246,8 @@ def own_command() -> list[str]:
     if main.__spec__:
         return library_command(main.__spec__.name, *sys.argv[1:])
     if not sys.argv[0]:
-        fix = "Write it to a file and run that"
-        raise PipelineError(what="other processes cannot run what was typed", where="processes", fix=fix)
+        fix = "Write the code to a file and run the file"
+        raise PipelineError(
+            what="other processes cannot run code that was typed in a session", where="processes", fix=fix
+        )
     return [sys.executable, *sys.argv]

@@ -15,7 +15,7 @@ from posttrain.sampling.vllm.hosts import on_this_host
 
 
 def process_notes(typed: Mapping[str, Any]) -> list[str]:
-    """Return what this host lacks for the processes of runs, each once with the runs. `typed`: the runs' settings."""
+    """Return notes on what this host lacks for the processes of runs. `typed`: the runs' settings."""
     runs: dict[str, list[str]] = {}
     for where, params in typed.items():
         for line in _notes(where, params):
@@ -69,5 +69,5 @@ def _gpus(device: str) -> int | None:
     """Return the number of GPUs; None if the run does not use them."""
     import torch
 
-    found = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-    return torch.cuda.device_count() if found else None
+    uses_cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    return torch.cuda.device_count() if uses_cuda else None

@@ -35,10 +35,10 @@ class OwnCommand(Params):
         "replaced",
     )
     script: str = Field(
-        min_length=1, description="the file or folder that the command runs; if it changes, the run must run again"
+        min_length=1, description="the file or folder with the command's code; if it changes, the run must run again"
     )
     env: list[str] = Field(
-        [], description="names of environment variables that the command also gets; their values are not stored"
+        [], description="additional environment variables for the command; their values are not stored"
     )
     seed: int = Field(0, ge=0, description="the seed that the command gets")
 
@@ -102,7 +102,7 @@ class _Printed:
         self._rest = ""
 
     def show(self, part: bytes) -> None:
-        """Print whole lines, and redraw a line when the command does so with a carriage return."""
+        """Print complete lines. A carriage return from the command redraws the line."""
         said = (self._rest + self._decoder.decode(part)).replace("\r\n", "\n")
         *lines, self._rest = re.split(r"(?<=\n)|(?=\r)", said)
         for line in lines:
@@ -111,14 +111,14 @@ class _Printed:
         self.last.extend(line.strip() for line in lines if line.strip())
 
     def end(self) -> None:
-        """Print the last line, which may lack its end."""
+        """Print the last line, even if it is incomplete."""
         if self._rest:
             self.show(b"\n")
 
 
 def _filled(word: str, given: Mapping[str, str]) -> str:
     """Return a word with its placeholders filled in. Other braces stay, e.g. for a shell or JSON."""
-    return re.sub(r"\{(\w+)\}", lambda found: given.get(found[1], found[0]), word)
+    return re.sub(r"\{(\w+)\}", lambda match: given.get(match[1], match[0]), word)
 
 
 def _environment(given: Mapping[str, str], env: Sequence[str], section: str) -> dict[str, str]:
@@ -127,7 +127,7 @@ def _environment(given: Mapping[str, str], env: Sequence[str], section: str) -> 
             fix = "Set it where you start the pipeline, or remove its name there"
             what = f"the environment variable {name} is not set"
             raise ParamsError(what=what, where=f"{section}.env ({PARAMS_FILE})", fix=fix)
-    kept = {name: os.environ[name] for name in (*PASSED, *env) if name in os.environ}
+    passed = {name: os.environ[name] for name in (*PASSED, *env) if name in os.environ}
     # no files of bytecode, which would change a folder that the run depends on
-    own = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    return {**kept, **own, **{f"POSTTRAIN_{name.upper()}": value for name, value in given.items()}}
+    fixed = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**passed, **fixed, **{f"POSTTRAIN_{name.upper()}": value for name, value in given.items()}}

@@ -27,22 +27,22 @@ FIRST_NODE: Final = re.compile(r"([^\[,]+)(?:\[(\d+)[^\]]*\])?([^\[,]*)")
 
 
 def is_ranked() -> bool:
-    """Return whether another process has started this one as one of several."""
+    """Tell whether another process started this process as one of several."""
     return RANK in os.environ and os.environ.get(SIZE, "") not in ("", "1")
 
 
 def is_worker() -> bool:
-    """Return whether this is a process of a run other than its first."""
+    """Tell whether this is a process of a run other than its first."""
     return is_ranked() and os.environ[RANK] != "0"
 
 
 def is_scheduled() -> bool:
-    """Return whether a scheduler has started this process as one of several."""
+    """Tell whether a scheduler has started this process as one of several."""
     return is_ranked() and MEETING not in os.environ
 
 
 def read_slurm() -> None:
-    """Copy srun's variables to the names that torch reads. A batch script itself is not a task of a step.
+    """Copy srun's variables to the names that torch reads, but not in a batch script, which is not a task of a step.
 
     Neither is a process that will start its own with POSTTRAIN_LAUNCH, e.g. in a shell opened by srun.
     """
@@ -52,7 +52,7 @@ def read_slurm() -> None:
     needed = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_NODELIST")
     if missing := [name for name in needed if not os.environ.get(name)]:
         raise PipelineError(
-            what=f"SLURM_STEP_ID is set and {missing[0]} is not",
+            what=f"SLURM_STEP_ID is set but {missing[0]} is not",
             where="environment",
             fix="Start it with srun, which sets both, or unset SLURM_STEP_ID",
         )
@@ -64,21 +64,23 @@ def read_slurm() -> None:
 
 def first_node(nodes: str) -> str:
     """Return the first host in a SLURM list: `gpu[07-09,12],cpu1` -> gpu07."""
-    found = FIRST_NODE.match(nodes)
-    return "".join(part or "" for part in found.groups()) if found else nodes
+    match = FIRST_NODE.match(nodes)
+    return "".join(part or "" for part in match.groups()) if match else nodes
 
 
 def check_size(stage: str, processes: int) -> None:
-    """Reject a world size that differs from the run's `processes`, or one without a meeting place."""
+    """Reject a world size that differs from the run's `processes`, or that lacks the address of the first process."""
     if not is_scheduled():
         return
     if os.environ[SIZE] != str(processes):
-        what = f"{stage} has processes = {processes}, and {SIZE} = {os.environ[SIZE]}"
-        raise ParamsError(what=what, where=PARAMS_FILE, fix="Start as many processes as the run has, or change either")
+        what = f"{stage} has processes = {processes}, but {SIZE} = {os.environ[SIZE]}"
+        raise ParamsError(
+            what=what, where=PARAMS_FILE, fix="Start as many processes as the run has, or change one of the numbers"
+        )
     for name in (ADDRESS, PORT):
         if not os.environ.get(name):
             raise PipelineError(
-                what=f"{SIZE} is set and {name} is not", where=stage, fix=f"Set {name}, or unset {SIZE}"
+                what=f"{SIZE} is set but {name} is not", where=stage, fix=f"Set {name}, or unset {SIZE}"
             )
 
 
@@ -91,16 +93,20 @@ def processes_of(stage: str) -> int:
 
 
 def network() -> dict[str, str]:
-    """Return the environment that makes gloo use the interface through which this host reaches rank 0."""
+    """Return the environment variables that make gloo use this host's network interface to rank 0."""
     import psutil
 
     try:
         family, *_, address = socket.getaddrinfo(os.environ[ADDRESS], int(os.environ[PORT]))[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(address)  # sends nothing
-            own = probe.getsockname()[0].partition("%")[0]
+            own_address = probe.getsockname()[0].partition("%")[0]
     except OSError:  # torch waits until the name is known
         return {}
-    names = (name for name, addresses in psutil.net_if_addrs().items() if own in [entry.address for entry in addresses])
+    names = (
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if own_address in [entry.address for entry in addresses]
+    )
     name = os.environ.get(GLOO) or next(names, "lo")
     return {} if name.startswith("lo") else {GLOO: name}

@@ -92,7 +92,7 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
 
 
 def hear_ctrl_c() -> None:
-    """Let Ctrl-C end a wait for another thread. polars installs a handler on import that would resume such waits."""
+    """Let Ctrl-C end a wait for another thread. The handler that polars installs on import would resume the wait."""
     signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))
 
 
@@ -127,7 +127,7 @@ def checked_name(name: str) -> str:
     """Return the run's name if it is a valid folder name."""
     if not RUN_NAME.fullmatch(name):
         fix = "Use up to 100 letters, digits, '-' and '_', beginning with a letter or digit"
-        raise ParamsError(what=f"'{name[:100]}' cannot name a run", where="params.yaml", fix=fix)
+        raise ParamsError(what=f"'{name[:100]}' is not a valid name for a run", where="params.yaml", fix=fix)
     return name
 
 
@@ -190,7 +190,10 @@ def _explained(name: str, stage: str, work: Callable[[], None]) -> None:
             raise
         if "thread" in str(error):
             _fail(stage, f"{name}: the system gave it no more threads. {FREE_MEMORY}", 1)
-        fix = "Lower sampling.rows or the number of samples where it samples, else micro_tokens, or use a smaller model"
+        fix = (
+            "If it samples, lower sampling.rows or the number of samples; else lower micro_tokens. Or use a smaller "
+            "model"
+        )
         _fail(stage, f"{name}: the memory ran out. {fix}", 1)
     except KeyboardInterrupt:
         _fail(stage, f"{name} was interrupted. The next run resumes from the last checkpoint, where there is one", 130)

@@ -1,4 +1,4 @@
-"""Curves with bands as a picture that needs no script: a line for the mean, an area for the range over seeds."""
+"""Draw curves as an SVG without scripts: a line for the mean and an area for the range over seeds."""
 
 from __future__ import annotations
 

@@ -127,14 +127,14 @@ def read_report(not_current: Mapping[str, str]) -> Report:
         "settings": settings_tables(differing(settings)),
         "lineage": lineage_table(made_from(settings, list(policies))),
     }
-    kept = to_json(summary, figures, tasks | decision.tasks(tasks), decision.members)
+    document = to_json(summary, figures, tasks | decision.tasks(tasks), decision.members)
     if others:
-        kept["tables"] = [{"table": other.name, **row} for other in others for row in other.rows]
+        document["tables"] = [{"table": other.name, **row} for other in others for row in other.rows]
     if regraded:
-        kept["regraded"] = [{"regraded": name, **figures} for name, figures in regraded.items()]
+        document["regraded"] = [{"regraded": name, **figures} for name, figures in regraded.items()]
     if found_leaks:
-        kept["leaks"] = [leak.plain for leak in found_leaks]
-    return Report(data, written, table, kept, headline(summary), errors)
+        document["leaks"] = [leak.plain for leak in found_leaks]
+    return Report(data, written, table, document, headline(summary), errors)
 
 
 def learned(settings: Settings) -> list[str]:
@@ -144,7 +144,7 @@ def learned(settings: Settings) -> list[str]:
 
 
 def build_page(not_current: Mapping[str, str], heading: Markup, to: Path) -> dict[str, str]:
-    """Write only the page, without policies whose results are out of date. Return label -> why it is left out.
+    """Write only the page, without policies whose results are out of date. Return label -> reason for each of these.
 
     `heading`: information that differs between equal runs, so the stage's page does not have it.
     """
@@ -154,7 +154,7 @@ def build_page(not_current: Mapping[str, str], heading: Markup, to: Path) -> dic
 
 
 def build_report() -> dict[str, str]:
-    """Write the files under report/. Print and return why a policy is left out, by its label."""
+    """Write the files under report/. Print and return label -> reason for each omitted policy."""
     report = read_report({})
     write_text(PAGE, page(report.data, TITLE, {"heading": Markup(), **report.written}))
     write_json(Path(SUMMARY), report.figures)
@@ -171,16 +171,16 @@ def build_report() -> dict[str, str]:
 
 
 def reward_metrics(settings: Settings, left_out: Container[str] = ()) -> dict[str, dict[str, Any]]:
-    """Return folder under models/ -> metrics of the stage `reward`, for existing reward models except `left_out`."""
+    """Return folder under models/ -> metrics of the stage `reward`, for all reward models except `left_out`."""
     names = [f"reward/{run}" for run in group_of(settings, "reward.runs")]
     files = {name: metrics_path(name) for name in names if name not in left_out}
     digests = output_digests()
     for file in files.values():
         check_recorded(file, digests)
-    found = {name: read_json(file) for name, file in files.items() if file.is_file()}
-    for name, metrics in found.items():
+    measured = {name: read_json(file) for name, file in files.items() if file.is_file()}
+    for name, metrics in measured.items():
         need_numbers(metrics, [key for key in metrics if key == "heldout_accuracy"], files[name])
-    return found
+    return measured
 
 
 def page_data(
@@ -212,8 +212,8 @@ def page_data(
             for policy in policies
         ],
         "ratings": [
-            {"name": name, "said": warnings_of(found), **found}
-            for name, found in read_ratings(settings, errors).items()
+            {"name": name, "said": warnings_of(rating), **rating}
+            for name, rating in read_ratings(settings, errors).items()
         ],
         "lm_eval": lm_eval_table(settings, errors),
         "curves": drawn,
@@ -224,10 +224,10 @@ def page_data(
 
 
 def shown_prompts(settings: Settings, policies: Sequence[Policy], table: pl.DataFrame) -> dict[str, Any]:
-    """Return the page's prompts with samples, and how many of all prompts they are."""
-    found = for_page(table["prompt_id"].to_list(), policies, LONGEST_TEXT, TEXT_BYTES, Asked(settings))
-    counts = {key: getattr(found, key) for key in ("prompts_in_all", "samples", "samples_in_all")}
-    return {"prompts": found.prompts, "reasons": found.reasons, "shown": counts}
+    """Return the page's prompts with samples, and their number out of all prompts."""
+    shown = for_page(table["prompt_id"].to_list(), policies, LONGEST_TEXT, TEXT_BYTES, Asked(settings))
+    counts = {key: getattr(shown, key) for key in ("prompts_in_all", "samples", "samples_in_all")}
+    return {"prompts": shown.prompts, "reasons": shown.reasons, "shown": counts}
 
 
 def _decision(decision: Decision) -> dict[str, Any]:
@@ -248,9 +248,9 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "against": {
             base: {
                 setting: [*(figures[key] for key in GAIN), verdict(figures)]
-                for setting, figures in found.items()
+                for setting, figures in findings.items()
                 if GAIN[0] in figures
             }
-            for base, found in chosen.items()
+            for base, findings in chosen.items()
         },
     }

@@ -1,4 +1,4 @@
-"""A comparison as a page: a row for each setting with its varied parameters as columns, the best first."""
+"""A comparison as a page: a row for each setting, best first, with its varied parameters as columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from posttrain.pipeline.report.page import plain_page
 
 
 def comparison_page(
-    found: Comparison,
+    comparison: Comparison,
     command: str,
     score: Score,
     against: str | None,
@@ -26,31 +26,33 @@ def comparison_page(
     answers: Planned | None = None,
     mattered: Sequence[Importance] = (),
 ) -> str:
-    """Return the page of a comparison. Differences are to `against`, or to the best setting.
+    """Return the page of a comparison. Differences are relative to `against`, or to the best setting.
 
     `answers`: planned questions, which come first. `mattered`: how much of the variance each setting explains.
     """
-    labels, metric = [mean.label for mean in found.means], score_title(score, named)
-    base = next((pair.right for pair in found.held_out), 0) if against else 0
-    varied = list(dict.fromkeys(key for mean in found.means for key in mean.varied)) or ["setting"]
+    labels, metric = [mean.label for mean in comparison.means], score_title(score, named)
+    base = next((pair.right for pair in comparison.held_out), 0) if against else 0
+    varied = list(dict.fromkeys(key for mean in comparison.means for key in mean.varied)) or ["setting"]
     titles = [*varied, "seeds", f"{metric} [95 %]", f"minus {labels[base]} [95 %, Holm]", "verdict", *BUDGETS]
     rows = [
         [
             *(mean.varied.get(key, mean.label) for key in varied),
             str(mean.seeds),
             f"{mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]",
-            *_difference(found, place, base),
+            *_difference(comparison, place, base),
             *("-" if mean.spent[budget] is None else f"{mean.spent[budget]:,.0f}" for budget in BUDGETS),
         ]
-        for place, mean in enumerate(found.means)
+        for place, mean in enumerate(comparison.means)
     ]
     kinds = dict.fromkeys((*varied, "verdict"), "left wrap") | {title: "whole" for title in titles if "[" in title}
     columns = [Column(title, kinds.get(title, "")) for title in titles]
     what = named or f"{metric.capitalize()}s"
     typed = element("code", f"posttrain {command}")
-    about = element("p", f"{what} on the same {found.prompts} held-out prompts, as ", typed, f". {conclusion(found)}")
-    drawn = band_chart(*found.curves)
-    settings = (about, table(command, columns, rows), listed(found.notes), drawn, _importance(mattered))
+    about = element(
+        "p", f"{what} on the same {comparison.prompts} held-out prompts, as ", typed, f". {conclusion(comparison)}"
+    )
+    drawn = band_chart(*comparison.curves)
+    settings = (about, table(command, columns, rows), listed(comparison.notes), drawn, _importance(mattered))
     parts = (element("h1", command), *_answers(answers, metric), *settings)
     return plain_page(command, element("main", *parts), "sweep.js")
 
@@ -98,9 +100,9 @@ def _verdict(pair: Pair, sign: int) -> str:
     return "; ".join([said, *map(str, pair.falls)])
 
 
-def _difference(found: Comparison, place: int, base: int) -> tuple[str, str]:
+def _difference(comparison: Comparison, place: int, base: int) -> tuple[str, str]:
     """Return a setting's difference to another one and the verdict; empty if it is the same or not compared."""
-    for pair in found.held_out:
+    for pair in comparison.held_out:
         if {pair.left, pair.right} == {place, base} and place != base:
             sign = 1 if pair.left == place else -1
             low, high = sorted((sign * pair.finding.low, sign * pair.finding.high))

@@ -14,7 +14,7 @@ DIGITS = 5
 
 
 def thinned(columns: dict[str, Column], points: int) -> tuple[dict[str, Column], int]:
-    """Return at most `points` points, each the mean of equally many steps, and that number of steps."""
+    """Return at most `points` points, each the mean of n steps, and n."""
     steps = max((len(column) for column in columns.values()), default=0)
     each = max(1, math.ceil(steps / points))
     thin = {
@@ -25,16 +25,16 @@ def thinned(columns: dict[str, Column], points: int) -> tuple[dict[str, Column],
 
 
 def curves(named: Iterable[tuple[str, str]], points: int) -> list[dict[str, Any]]:
-    """Return the page's curves for those (path, label) pairs that have a metrics file."""
-    found = []
+    """Return the page's curves for the (path, label) pairs that have a metrics file."""
+    drawn = []
     for path, label in named:
         if not plot_path(path).is_file():
             continue
         columns, each = thinned(read_curve(plot_path(path)), points)
-        kept = {name: column for name, column in columns.items() if any(value is not None for value in column)}
-        if kept and "step" in kept:
-            found.append({"label": label, "path": path, "each": each, "columns": kept})
-    return found
+        known_columns = {name: column for name, column in columns.items() if any(value is not None for value in column)}
+        if known_columns and "step" in known_columns:
+            drawn.append({"label": label, "path": path, "each": each, "columns": known_columns})
+    return drawn
 
 
 QUANTITIES = {"true": 1, "proxy": 1, "score": 1, "loss": -1}
@@ -43,8 +43,8 @@ STEPS = ("best_step", "kept_step", "over_optimised_step")
 
 
 def evaluations(named: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return the page's evaluations during training for those (path, label) pairs that have some."""
-    found = []
+    """Return the page's evaluations during training for the (path, label) pairs that have them."""
+    drawn = []
     for path, label in named:
         columns = read_curve(plot_path(path)) if plot_path(path).is_file() else {}
         names = [name for name in QUANTITIES if f"heldout_{name}_low" in columns]
@@ -53,8 +53,8 @@ def evaluations(named: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
         measured = [{"name": name, "sign": QUANTITIES[name], "points": _points(columns, name)} for name in names]
         metrics = json.loads(metrics_path(path).read_text(encoding="utf-8"))
         steps = {name: metrics[name] for name in STEPS if name in metrics}
-        found.append({"label": label, "path": path, "measured": measured, **steps})
-    return found
+        drawn.append({"label": label, "path": path, "measured": measured, **steps})
+    return drawn
 
 
 def _points(columns: dict[str, Column], name: str) -> list[dict[str, Any]]:
@@ -85,17 +85,17 @@ SHOWN = (
 """The metrics that `dvc plots show` draws, ordered as in .dvc/plots/curves.json, then the parts of a reward."""
 
 
-def curves_csv(found: Iterable[dict[str, Any]], policies: Sequence[str] = ()) -> str:
+def curves_csv(drawn: Iterable[dict[str, Any]], policies: Sequence[str] = ()) -> str:
     """Return the curves of all runs as one table for DVC: metric, run, step, value.
 
     The order of the runs is the order of their colours on the page: policies first.
     """
     lines = ["metric,run,step,value"]
     place = {label: number for number, label in enumerate(policies)}
-    kept = sorted(found, key=lambda curve: place.get(curve["label"], len(place)))
-    names = dict.fromkeys(name for curve in kept for name in curve["columns"])
+    ordered = sorted(drawn, key=lambda curve: place.get(curve["label"], len(place)))
+    names = dict.fromkeys(name for curve in ordered for name in curve["columns"])
     parts = [name for name in names if name.startswith("reward_") and not name.endswith(("_std", "_ok"))]
-    for run in kept:
+    for run in ordered:
         columns = run["columns"]
         for metric in ("reward", *parts, *SHOWN[1:]):
             for step, value in zip(columns["step"], columns.get(metric, ()), strict=False):

@@ -1,4 +1,4 @@
-"""The main table: settings with pooled seeds, the best first, each tested against one of them.
+"""The main table: settings with pooled seeds, best first, each tested against a baseline setting.
 
 The differences are the same as in `posttrain compare`: paired on the same prompts, with Holm's correction.
 """
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Decision:
-    """The rows, the best first, and the differences between all of them."""
+    """The rows, best first, and the differences between all rows."""
 
     rows: tuple[Row, ...]
     differences: Mapping[str, Mapping[str, Finding]]
@@ -55,10 +55,10 @@ class Decision:
             fix = did_you_mean(base, list(names)) or f"There are {', '.join(names)}"
             raise PipelineError(what=f"no setting '{base}' is evaluated", where="show results --against", fix=fix)
         chosen = names.get(base, "")
-        found, fallen = self.differences.get(chosen, {}), self.fallen.get(chosen, ())
+        findings, fallen = self.differences.get(chosen, {}), self.fallen.get(chosen, ())
         return {
             row.setting: dict(row.figures)
-            | _gain(found.get(row.setting))
+            | _gain(findings.get(row.setting))
             | {f"{FELL}{fall.metric}": fall.finding.mean for fall in fallen if fall.label == row.setting}
             for row in self.rows
         }
@@ -84,12 +84,17 @@ def decide(policies: Sequence[Policy], settings: Settings) -> Decision:
     pooled, _ = grouped(same)
     others = [Setting(policy.name, [policy], (policy.name,)) for policy in read if policy not in same]
     rows = [_row(setting, by_label) for setting in (*pooled, *others)]
-    kept = [setting for setting in pooled if any(policy.parsed for policy in setting.trained)]
+    readable_settings = [setting for setting in pooled if any(policy.parsed for policy in setting.trained)]
     name = next(setting.label for setting in pooled if base.name in setting.names)
     rows.sort(key=lambda row: -row.figures["score"] if is_read(row.figures) else float("inf"))
     watched = guarded(read)
-    fallen = {base.label: _fallen(base, kept, watched) for base in kept}
-    return Decision(tuple(rows), {setting.label: _against(setting, kept) for setting in kept}, name, fallen)
+    fallen = {base.label: _fallen(base, readable_settings, watched) for base in readable_settings}
+    return Decision(
+        tuple(rows),
+        {setting.label: _against(setting, readable_settings) for setting in readable_settings},
+        name,
+        fallen,
+    )
 
 
 def _fallen(base: Setting, settings: Sequence[Setting], metrics: Sequence[str]) -> list[Fall]:
@@ -101,8 +106,8 @@ def _fallen(base: Setting, settings: Sequence[Setting], metrics: Sequence[str]) 
 def _against(base: Setting, settings: Sequence[Setting]) -> dict[str, Finding]:
     others = [setting for setting in settings if setting is not base]
     scored = [scores(setting.trained) for setting in (base, *others)]
-    found = tested(scored, [(place, 0) for place in range(1, len(scored))])
-    return {setting.label: finding for setting, finding in zip(others, found, strict=True)}
+    findings = tested(scored, [(place, 0) for place in range(1, len(scored))])
+    return {setting.label: finding for setting, finding in zip(others, findings, strict=True)}
 
 
 def _gain(finding: Finding | None) -> dict[str, float]:
@@ -114,8 +119,8 @@ def _gain(finding: Finding | None) -> dict[str, float]:
 
 def _row(setting: Setting, policies: Mapping[str, Policy]) -> Row:
     """Return a setting with its mean metrics. With several seeds, the interval covers seeds too."""
-    mine = [policies[policy.name] for policy in setting.trained]
-    figures = [figures_of(policy.metrics) for policy in mine]
+    members = [policies[policy.name] for policy in setting.trained]
+    figures = [figures_of(policy.metrics) for policy in members]
     shared = [key for key in figures[0] if all(key in other for other in figures)]
     means = {key: sum(each[key] for each in figures) / len(figures) for key in shared}
     means["seeds"] = len(setting.trained)
@@ -123,14 +128,14 @@ def _row(setting: Setting, policies: Mapping[str, Policy]) -> Row:
         means |= dict(zip(("score", "low", "high"), mean_score(setting), strict=True))
         for part in setting.trained[0].parts:
             means |= _pooled(setting, part) if f"reward_{part}" in means else {}
-    return Row(setting.label, setting.names, mine[0].model, tuple(policy.label for policy in mine), means)
+    return Row(setting.label, setting.names, members[0].model, tuple(policy.label for policy in members), means)
 
 
 def _pooled(setting: Setting, part: str) -> dict[str, float]:
     """Return a part of the reward, or a metric, over a setting's seeds. Failures are added up."""
     if not all(part in policy.parts for policy in setting.trained):
         return {}
-    own = replace(setting, trained=[by_metric(policy, part) for policy in setting.trained])
+    by_part = replace(setting, trained=[by_metric(policy, part) for policy in setting.trained])
     key, lost = f"reward_{part}", sum(policy.failed.get(part, 0) for policy in setting.trained)
-    found = dict(zip((key, *(f"{key}{end}" for end in BOUNDS)), mean_score(own), strict=True))
-    return found | ({f"{key}{FAILED_COUNT}": float(lost)} if lost else {})
+    values = dict(zip((key, *(f"{key}{end}" for end in BOUNDS)), mean_score(by_part), strict=True))
+    return values | ({f"{key}{FAILED_COUNT}": float(lost)} if lost else {})

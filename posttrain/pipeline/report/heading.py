@@ -36,7 +36,7 @@ def heading(now: datetime | None = None) -> Markup:
     seconds = sum(float(one.get("total", 0)) for one in timings)
     longest = sorted(timings, key=lambda one: -float(one.get("total", 0)))[:3]
     times = ", ".join(f"{one['stage']} {_time(one['total'])}" for one in longest)
-    found = {
+    facts = {
         "commit": _commit(),
         "date": (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": _several(" ".join(str(one.get(key, "")) for key in MACHINE) for one in records if "device" in one),
@@ -45,7 +45,7 @@ def heading(now: datetime | None = None) -> Markup:
         "times": f"{_time(seconds)} in all ({times}, ...)" if timings else "",
         "params.yaml since the commit": "; ".join(_changes()),
     }
-    shown = figures({name: value for name, value in found.items() if value})
+    shown = figures({name: value for name, value in facts.items() if value})
     return element("div", shown, id="made")
 
 

@@ -1,4 +1,4 @@
-"""The latest samples of running runs, from the files written with each checkpoint."""
+"""The latest samples of active runs, from the files written with each checkpoint."""
 
 from __future__ import annotations
 

@@ -16,16 +16,16 @@ INPUTS = ("start", "policy", "teacher", "data", "path", "name", "task")
 
 
 def differing(settings: Settings) -> dict[str, Any]:
-    """Return the runs that name an algorithm, and the settings in which they differ; None for a default."""
-    found = {path: run for path, run in model_runs(settings).items() if "algorithm" in run}
+    """Return the runs with an algorithm, and the settings that differ between them; None stands for a default."""
+    runs = {path: run for path, run in model_runs(settings).items() if "algorithm" in run}
     named = labels(settings)
-    flat = {path: flattened(run) if run else {} for path, run in found.items()}
+    flat = {path: flattened(run) if run else {} for path, run in runs.items()}
     keys = list(dict.fromkeys(key for run in flat.values() for key in run))
     rows = [{"key": key, "values": [run.get(key) for run in flat.values()]} for key in keys]
     return {
-        "runs": [named[path] for path in found],
-        "differ": [row for row in rows if len(set(row["values"])) > 1 or len(found) == 1],
-        "alike": [row for row in rows if len(set(row["values"])) == 1 and len(found) > 1],
+        "runs": [named[path] for path in runs],
+        "differ": [row for row in rows if len(set(row["values"])) > 1 or len(runs) == 1],
+        "alike": [row for row in rows if len(set(row["values"])) == 1 and len(runs) > 1],
     }
 
 
@@ -35,15 +35,15 @@ def labels(settings: Settings) -> dict[str, str]:
     return {path: evaluated.get(path, path) for path in curve_runs(settings)}
 
 
-def made_from(settings: Settings, found: list[Policy]) -> list[dict[str, Any]]:
-    """Return for each run its start, the numbers that it wrote (rows, tokens, steps), and its settings."""
+def made_from(settings: Settings, evaluated_policies: list[Policy]) -> list[dict[str, Any]]:
+    """Return each run's start model, its numbers (rows, tokens, steps), and its settings."""
     runs = [
         _run(f"data/{name}" if stage.makes == "tables" else stage.output(name), run or {})
         for stage in STAGES
         if stage.makes in ("tables", "model")
         for name, run in group_of(settings, stage.group).items()
     ]
-    return [*runs, *([_evaluation(settings, found)] if found else [])]
+    return [*runs, *([_evaluation(settings, evaluated_policies)] if evaluated_policies else [])]
 
 
 def _run(path: str, section: Settings) -> dict[str, Any]:
@@ -58,11 +58,11 @@ def _run(path: str, section: Settings) -> dict[str, Any]:
     }
 
 
-def _evaluation(settings: Settings, found: list[Policy]) -> dict[str, Any]:
+def _evaluation(settings: Settings, evaluated_policies: list[Policy]) -> dict[str, Any]:
     """Return the evaluation's data and size. The digest is of the prompts' ids."""
-    ids = prompt_ids(found[0])
+    ids = prompt_ids(evaluated_policies[0])
     section = group_of(settings, "evaluate.settings")
-    completions = sum(policy.rollouts.height for policy in found)
+    completions = sum(policy.rollouts.height for policy in evaluated_policies)
     return {
         "label": "evaluate",
         "path": "evaluate",

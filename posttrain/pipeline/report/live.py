@@ -47,7 +47,7 @@ HEADERS: Final = {
 
 @dataclass
 class LivePage:
-    """The page. It is made again when a file that it shows has changed."""
+    """The page, which is rebuilt when one of its source files changes."""
 
     text: str = ""
     version: str = ""
@@ -57,21 +57,21 @@ class LivePage:
     _due: float = 0.0
 
     def renew(self) -> None:
-        """Make the page again if enough time has passed and a file has changed."""
+        """Rebuild the page if enough time has passed and a file has changed."""
         begun = time.monotonic()
         if begun < self._due:
             return
         try:
-            if (found := _marks()) == self._marks:
+            if (marks := _marks()) == self._marks:
                 return
             version = secrets.token_hex(8)
-            self.text, self.version, self.error, self._marks = _made(version), version, "", found
+            self.text, self.version, self.error, self._marks = _made(version), version, "", marks
         except (PosttrainError, OSError) as error:  # a file that is being written, or params.yaml while it is edited
             self.error = str(error)
         self._due = time.monotonic() + REST * (time.monotonic() - begun)
 
     def state(self) -> dict[str, Any]:
-        """Return what the open page polls: its version, and a line for each running stage."""
+        """Return the answer to the open page's polling: its version, and a line for each running stage."""
         lines = [f"error: {self.error}"] if self.error else []
         with contextlib.suppress(PosttrainError):
             lines += running_lines(running_stages(Pipeline())) or ["nothing runs"]
@@ -79,14 +79,14 @@ class LivePage:
 
 
 def _marks() -> dict[str, Mark]:
-    found = {}
+    marks = {}
     for name in SHOWN:
         place = Path(name)
         for file in (place, *place.rglob("*")):
             with contextlib.suppress(FileNotFoundError):
                 if file.is_file():
-                    found[str(file)] = mark(file)
-    return found
+                    marks[str(file)] = mark(file)
+    return marks
 
 
 def _made(version: str) -> str:

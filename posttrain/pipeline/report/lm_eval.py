@@ -16,34 +16,34 @@ ERROR = "_stderr"
 
 def lm_eval_table(settings: Settings, left_out: Container[str]) -> dict[str, Any]:
     """Return the runs with their models, and each metric with its standard error. `left_out`: lm_eval/RUN."""
-    found = _figures(settings, left_out)
-    names = dict.fromkeys(name for _, figures in found.values() for name in figures if ERROR not in name)
+    runs = _figures(settings, left_out)
+    names = dict.fromkeys(name for _, figures in runs.values() for name in figures if ERROR not in name)
     return {
-        "runs": [{"run": run, "model": model} for run, (model, _) in found.items()],
-        "rows": [{"name": name, "cells": [_cell(figures, name) for _, figures in found.values()]} for name in names],
+        "runs": [{"run": run, "model": model} for run, (model, _) in runs.items()],
+        "rows": [{"name": name, "cells": [_cell(figures, name) for _, figures in runs.values()]} for name in names],
     }
 
 
 def lm_eval_rows(settings: Settings, left_out: Container[str]) -> list[dict[str, Any]]:
-    """Return the same as one row for each run."""
-    found = _figures(settings, left_out)
-    return [{"table": "lm-eval", "run": run, "policy": model, **figures} for run, (model, figures) in found.items()]
+    """Return one row for each run."""
+    runs = _figures(settings, left_out)
+    return [{"table": "lm-eval", "run": run, "policy": model, **figures} for run, (model, figures) in runs.items()]
 
 
 def _figures(settings: Settings, left_out: Container[str]) -> dict[str, tuple[str, dict[str, float]]]:
     """Return run -> its model and metrics, for runs with current results."""
-    found, digests = {}, output_digests()
+    runs, digests = {}, output_digests()
     for run, asked in group_of(settings, "evaluate.lm_eval").items():
         file = Path("results/lm_eval") / run / "metrics.json"
         if f"lm_eval/{run}" not in left_out and file.is_file():
             check_recorded(file, digests)
-            found[run] = str((asked or {}).get("policy", "")), read_json(file)
-            need_numbers(found[run][1], found[run][1], file)
-    return found
+            runs[run] = str((asked or {}).get("policy", "")), read_json(file)
+            need_numbers(runs[run][1], runs[run][1], file)
+    return runs
 
 
 def lm_eval_lines(settings: Settings, left_out: Container[str]) -> str:
-    """Return the same as text; empty if there is nothing."""
+    """Return the metrics as text; empty without runs."""
     table = lm_eval_table(settings, left_out)
     rows = [["lm-eval", *(f"{one['run']} ({one['model']})" for one in table["runs"])]]
     rows += [[row["name"], *row["cells"]] for row in table["rows"]]

@@ -27,7 +27,7 @@ class Column:
 
 
 def escaped(text: object) -> Markup:
-    """Return a text escaped for HTML. Characters that reverse the text direction are shown, not applied."""
+    """Return a text escaped for HTML. Characters that reverse the text direction become visible codes."""
     return text if isinstance(text, Markup) else Markup(html.escape(visible(str(text))))
 
 
@@ -71,7 +71,7 @@ def figures(pairs: Mapping[str, object]) -> Markup:
 
 
 def folded(summary: str, inside: Markup) -> Markup:
-    """Return a part that is collapsed at first."""
+    """Return a collapsible part that is initially closed."""
     return element("details", element("summary", summary), inside)
 
 

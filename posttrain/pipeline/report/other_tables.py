@@ -1,4 +1,4 @@
-"""Evaluations on their own tables (`evaluate.runs`): effects of training beyond the training task."""
+"""Evaluations on separate tables (`evaluate.runs`), which show effects of training beyond the training task."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OtherTable:
 
 
 def other_tables(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[OtherTable], dict[str, str]]:
-    """Return the evaluations of `evaluate.runs` by table, and run -> why it has no results."""
+    """Return the evaluations of `evaluate.runs` by table, and run -> the reason if it has no results."""
     errors: dict[str, str] = {}
     groups: dict[str, list[tuple[Flat, Policy]]] = {}
     digests, flat = output_digests(), flattened(settings)
@@ -52,8 +52,8 @@ def other_tables(settings: Settings, not_current: Mapping[str, str]) -> tuple[li
             if policy.metrics.get("judged") == 0:
                 errors[name] = NOT_MEASURED
                 continue
-            found = _meaning(name, run, flat), policy
-            groups.setdefault(f"{run.get('data', '')}{way}", []).append(found)
+            entry = (_meaning(name, run, flat), policy)
+            groups.setdefault(f"{run.get('data', '')}{way}", []).append(entry)
         except PosttrainError as error:
             errors[name] = str(error)
     shown = {model: label for label, model in reversed(policies(settings).items())}
@@ -61,8 +61,8 @@ def other_tables(settings: Settings, not_current: Mapping[str, str]) -> tuple[li
     base, data = (str(measured.get(key, "")) for key in ("reference", "data"))
     return [
         _table(title, same, base, shown, on_main=name == data)
-        for name, found in groups.items()
-        for title, same in _alike(name, found).items()
+        for name, members in groups.items()
+        for title, same in _alike(name, members).items()
     ], errors
 
 
@@ -74,34 +74,34 @@ def as_lines(tables: Sequence[OtherTable]) -> list[str]:
 def _meaning(name: str, run: Settings, flat: Flat) -> Flat:
     """Return the settings of a run that change what its scores mean, and the split that it reads."""
     split = "test" if str(run.get("data", "")).endswith("/prompts") else "heldout"
-    own = {key: value for key, value in meaning_of(name, flat).items() if key not in NOT_MEANING}
-    return {**own, "split": str(run.get("split", split))}
+    kept_settings = {key: value for key, value in meaning_of(name, flat).items() if key not in NOT_MEANING}
+    return {**kept_settings, "split": str(run.get("split", split))}
 
 
-def _alike(name: str, found: Sequence[tuple[Flat, Policy]]) -> dict[str, list[Policy]]:
+def _alike(name: str, members: Sequence[tuple[Flat, Policy]]) -> dict[str, list[Policy]]:
     """Return groups of policies with comparable scores. If there are several, the titles distinguish them."""
-    keys = differing([own for own, _ in found])
+    keys = differing([meaning for meaning, _ in members])
     groups: dict[str, list[Policy]] = {}
-    for own, policy in found:
-        title = ", ".join([name, *(f"{key}={own[key]}" for key in keys if key in own)])
+    for meaning, policy in members:
+        title = ", ".join([name, *(f"{key}={meaning[key]}" for key in keys if key in meaning)])
         groups.setdefault(title, []).append(policy)
     return groups
 
 
-def _table(name: str, found: Sequence[Policy], base: str, shown: Mapping[str, str], *, on_main: bool) -> OtherTable:
+def _table(name: str, members: Sequence[Policy], base: str, shown: Mapping[str, str], *, on_main: bool) -> OtherTable:
     """Return one table. `on_main`: it is the table of `evaluate.settings`, where the policies have other scores."""
-    reference = next((policy for policy in found if policy.model == base), found[0])
-    others = {policy.label: policy.rollouts for policy in found if policy is not reference}
+    reference = next((policy for policy in members if policy.model == base), members[0])
+    others = {policy.label: policy.rollouts for policy in members if policy is not reference}
     gains = against(reference.rollouts, others)
     rows = []
-    for policy in found:
+    for policy in members:
         metrics, gain = policy.metrics, gains.get(policy.label)
         row: dict[str, Any] = {"policy": shown.get(policy.model, policy.model), "run": policy.label}
         row |= {"score": metrics["score"], "low": metrics["score_low"], "high": metrics["score_high"]}
         row |= dict(zip(GAIN, (gain.mean, gain.low, gain.high), strict=True)) if gain else {}
         rows.append(row | {key: value for key, value in metrics.items() if key not in LEFT_OUT})
-    models = [policy.model for policy in found]
-    alone = {policy.label for policy in found if models.count(policy.model) == 1 and not on_main}
+    models = [policy.model for policy in members]
+    alone = {policy.label for policy in members if models.count(policy.model) == 1 and not on_main}
     names = {row["run"]: row["policy"] + ("" if row["run"] in alone else f" ({row['run']})") for row in rows}
     return OtherTable(name, names[reference.label], names, rows)
 

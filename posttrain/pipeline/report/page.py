@@ -1,4 +1,4 @@
-"""Build the report's page: one file that loads nothing and sends nothing."""
+"""Build the report's page: one file that does not use the network."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup], *, 
 
 
 def plain_page(title: str, body: Markup, script: str = "") -> str:
-    """Return a page of text and tables with the same style. `script`: a file that makes it nicer, if it needs one."""
+    """Return a page of text and tables in the same style. `script`: an optional file that adds interactivity."""
     style = asset("page.css")
     code = f'"use strict";\n(() => {{\n{asset(script)}}})();\n' if script else ""
     policy = f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src '{_hash(style)}'"

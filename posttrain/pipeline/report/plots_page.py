@@ -1,4 +1,4 @@
-"""Make `dvc plots show` work without a network: a page for DVC to fill, with vega's scripts inside."""
+"""Make `dvc plots show` work without a network, with a page template that contains vega's scripts."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def page() -> str:
     for mark in ("</script", "<!--", "{plot_divs}", "{refresh_tag}", "{scripts}"):
         if mark in scripts:
             raise PipelineError(
-                what=f"the scripts hold '{mark}', which would end or change the page",
+                what=f"the scripts contain '{mark}', which would break the page",
                 where="vl-convert-python",
-                fix="Install the version that constraints.txt names",
+                fix="Install the version in constraints.txt",
             )
     return TEMPLATE.replace("SCRIPTS", scripts)
 

@@ -1,4 +1,4 @@
-"""The evaluated policies of a workspace: their metrics and completions, and why some could not be read."""
+"""The evaluated policies of a workspace: metrics and completions, and errors of unreadable policies."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Policy:
 
 
 def read_policies(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[Policy], dict[str, str]]:
-    """Return the policies that were evaluated on the same prompts, and label -> error for the others."""
-    found: list[Policy] = []
+    """Return the policies evaluated on the same prompts, and label -> error for the other policies."""
+    readable: list[Policy] = []
     errors: dict[str, str] = dict(not_current)
     digests = output_digests()
     for label, model in policies(settings).items():
@@ -40,16 +40,16 @@ def read_policies(settings: Settings, not_current: Mapping[str, str]) -> tuple[l
         try:
             check_recorded(Path("results") / label / "metrics.json", digests)
             policy = read_policy(label, model)
-            if found and prompt_ids(policy) != prompt_ids(found[0]):
+            if readable and prompt_ids(policy) != prompt_ids(readable[0]):
                 raise DataError(
-                    what=f"it was evaluated on other prompts than {found[0].label}",
+                    what=f"it was evaluated on different prompts than {readable[0].label}",
                     where=f"results/{label}/rollouts.parquet",
                     fix="Evaluate both again: dvc repro",
                 )
-            found.append(policy)
+            readable.append(policy)
         except PosttrainError as error:
             errors[label] = str(error)
-    return found, errors
+    return readable, errors
 
 
 def output_digests() -> dict[str, str]:
@@ -59,10 +59,10 @@ def output_digests() -> dict[str, str]:
 
 
 def check_recorded(file: Path, digests: Mapping[str, str]) -> None:
-    """Reject a small file whose bytes differ from DVC's record. DVC itself only compares its times."""
+    """Reject a small file whose bytes differ from DVC's record. DVC itself only compares modification times."""
     known = digests.get(file.as_posix())
     if known and file.is_file() and file_digest(file) != known:
-        raise DataError(what="it is not what its stage wrote, as dvc.lock has it", where=str(file), fix=VERIFY)
+        raise DataError(what="it differs from the stage's output that dvc.lock records", where=str(file), fix=VERIFY)
 
 
 def prompt_ids(policy: Policy) -> list[str]:

@@ -12,7 +12,7 @@ from posttrain.pipeline.workspace import metrics_path
 
 
 def read_ratings(settings: Settings, left_out: Container[str]) -> dict[str, dict[str, Any]]:
-    """Return name -> contents of metrics/ratings/NAME.json, for ratings that have run. `left_out`: ratings/NAME."""
+    """Return name -> contents of metrics/ratings/NAME.json, for finished ratings. `left_out`: ratings/NAME."""
     names = [name for name in group_of(settings, "evaluate.ratings") if f"ratings/{name}" not in left_out]
     files = {name: metrics_path(f"ratings/{name}") for name in names}
     digests = output_digests() if files else {}
@@ -21,34 +21,34 @@ def read_ratings(settings: Settings, left_out: Container[str]) -> dict[str, dict
     return {name: read_json(file) for name, file in files.items() if file.is_file()}
 
 
-def rating_lines(name: str, found: Mapping[str, Any]) -> list[str]:
+def rating_lines(name: str, rating: Mapping[str, Any]) -> list[str]:
     """Return the ratings as lines of text."""
     rows = [["policy", "rating [95 % interval]", "rank"]]
-    for row in found["policies"]:
+    for row in rating["policies"]:
         interval = f"{row['rating']:+.0f} [{row['rating_low']:+.0f}, {row['rating_high']:+.0f}]"
         rank = f"{row['rank_low']}" + (f" to {row['rank_high']}" if row["rank_high"] > row["rank_low"] else "")
         rows.append([row["policy"], interval, rank])
-    head = f"ratings {name}, by {found['decided_by']}"
-    return [head, *text_table(rows, left=(0, 1, 2)), *warnings_of(found)]
+    head = f"ratings {name}, by {rating['decided_by']}"
+    return [head, *text_table(rows, left=(0, 1, 2)), *warnings_of(rating)]
 
 
-def warnings_of(found: Mapping[str, Any]) -> list[str]:
-    """Return what the ratings alone do not show: ties, circles, and a judge that favours the reply it sees first."""
-    if "circles" not in found:  # an older version wrote it
+def warnings_of(rating: Mapping[str, Any]) -> list[str]:
+    """Return notes on what ratings hide: ties, circles, and a judge that favours the first reply."""
+    if "circles" not in rating:  # an older version wrote it
         return []
-    lines = [_ties(found["pairs"])]
-    for circle in found["circles"]:
+    lines = [_ties(rating["pairs"])]
+    for circle in rating["circles"]:
         chain = ", ".join(f"{one} beats {other}" for one, other in _steps(circle["policies"]))
         clear = "" if circle["clear"] else "; not all of these wins are clear"
         lines.append(f"circle: {chain}, so their order by rating says little{clear}")
-    if "first_slot" in found:
-        interval = f"[{found['first_slot_low']:.3f}, {found['first_slot_high']:.3f}]"
-        favoured = {True: "the first", False: "the second"}.get(found["first_slot"] > 0.5)
-        biased = found["first_slot_low"] > 0.5 or found["first_slot_high"] < 0.5
+    if "first_slot" in rating:
+        interval = f"[{rating['first_slot_low']:.3f}, {rating['first_slot_high']:.3f}]"
+        favoured = {True: "the first", False: "the second"}.get(rating["first_slot"] > 0.5)
+        biased = rating["first_slot_low"] > 0.5 or rating["first_slot_high"] < 0.5
         verdict = f"it favours {favoured}" if biased else "no clear bias"
-        order = f"the order decided {found['order_decided']:.1%} of the matches, which are ties"
+        order = f"the order decided {rating['order_decided']:.1%} of the matches, which are ties"
         lines.append(
-            f"the judge took the reply it saw first in {found['first_slot']:.3f} {interval}: {verdict}; {order}"
+            f"the judge took the reply it saw first in {rating['first_slot']:.3f} {interval}: {verdict}; {order}"
         )
     return lines
 

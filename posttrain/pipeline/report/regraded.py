@@ -23,7 +23,7 @@ def read_regraded(settings: Settings, left_out: Container[str]) -> dict[str, dic
     runs = {name: run for name, run in group_of(settings, "regrade.runs").items() if f"regrade/{name}" not in left_out}
     files = {name: metrics_path(f"regrade/{name}") for name in runs}
     digests = output_digests() if files else {}
-    found = {}
+    regraded = {}
     for name, file in files.items():
         check_recorded(file, digests)
         if file.is_file():
@@ -32,8 +32,8 @@ def read_regraded(settings: Settings, left_out: Container[str]) -> dict[str, dic
             run = str((runs[name] or {}).get("rollouts", ""))
             before = _named(model_runs(settings).get(run, {}).get("reward"))
             now = _named((runs[name] or {}).get("reward"))
-            found[name] = {"run": run, "rewards_before": before, "rewards": now, **figures}
-    return found
+            regraded[name] = {"run": run, "rewards_before": before, "rewards": now, **figures}
+    return regraded
 
 
 def _named(reward: object) -> str:
@@ -50,10 +50,10 @@ def _options(term: Mapping[str, Any]) -> str:
     return f" ({', '.join(listed)})" if options else ""
 
 
-def regraded_cells(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+def regraded_cells(runs: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """Return the titles and rows of a table as texts."""
     rows = [[*TITLES]]
-    for name, figures in found.items():
+    for name, figures in runs.items():
         means = [f"{figures[key]:.3f}" if key in figures else "-" for key in ("reward_before", "reward")]
         shares = [f"{figures[key]:.1%}" if key in figures else "-" for key in ("raised", "lowered")]
         count, both = figures["rollouts"], round(figures["rollouts"] * (1 - figures.get("without_both", 0.0)))
@@ -63,6 +63,6 @@ def regraded_cells(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     return rows
 
 
-def regraded_lines(found: Mapping[str, Mapping[str, Any]]) -> str:
+def regraded_lines(runs: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the table as text; empty if there is none."""
-    return "\n".join([TITLE, *text_table(regraded_cells(found), left=(0, 1, 2, 4))]) if found else ""
+    return "\n".join([TITLE, *text_table(regraded_cells(runs), left=(0, 1, 2, 4))]) if runs else ""

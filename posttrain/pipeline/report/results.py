@@ -45,7 +45,7 @@ _INTERVALS = (
 
 
 def results_table(not_current: Mapping[str, str], against: str | None = None) -> str:
-    """Return every setting with its metrics, or why it has none; the gains; and what to look at next."""
+    """Return every setting with its metrics or the reason why it has none, then the gains and next steps."""
     summary, tasks, trained, errors = current_summary(not_current, against)
     others, missing = other_tables(read(), not_current)
     errors |= missing
@@ -68,7 +68,7 @@ def results_table(not_current: Mapping[str, str], against: str | None = None) ->
 
 
 def results_markdown(not_current: Mapping[str, str], against: str | None = None) -> str:
-    """Return the page's tables in Markdown: every setting, and the evaluations on their own tables."""
+    """Return the page's tables in Markdown: every setting, and the evaluations of `evaluate.runs`."""
     summary, tasks, trained, errors = current_summary(not_current, against)
     others, missing = other_tables(read(), not_current)
     parts = []
@@ -90,12 +90,12 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
 
 def _rated(settings: Settings, not_current: Mapping[str, str]) -> Iterator[str]:
     """Yield the ratings of policies, each as lines."""
-    for name, found in read_ratings(settings, not_current).items():
-        yield "\n".join(rating_lines(name, found))
+    for name, rating in read_ratings(settings, not_current).items():
+        yield "\n".join(rating_lines(name, rating))
 
 
 def results_json(not_current: Mapping[str, str], against: str | None = None) -> str:
-    """Return the results as plain data: one row per setting, the best first."""
+    """Return the results as plain data: one row per setting, best first."""
     summary, _, _, errors = current_summary(not_current, against)
     rows = [
         {
@@ -110,13 +110,13 @@ def results_json(not_current: Mapping[str, str], against: str | None = None) -> 
     rows += [{"table": table.name, **row} for table in others for row in table.rows]
     errors |= missing
     rows += lm_eval_rows(read(), not_current)
-    rows += [{"ratings": name, **found} for name, found in read_ratings(read(), not_current).items()]
-    rows += [{"regraded": name, **found} for name, found in read_regraded(read(), not_current).items()]
+    rows += [{"ratings": name, **content} for name, content in read_ratings(read(), not_current).items()]
+    rows += [{"regraded": name, **content} for name, content in read_regraded(read(), not_current).items()]
     return json.dumps([*rows, *({"policy": name, "error": error} for name, error in errors.items())], indent=2)
 
 
 def write_report(not_current: Mapping[str, str], to: str | None = None) -> str:
-    """Write the page from current results, with its date and origin. Return a text about what is left out.
+    """Write the page from current results, with date and origin. Return a text about omitted parts.
 
     It is not the page under report/. That one is an output of DVC, and only the stage writes it.
     """
@@ -135,17 +135,17 @@ def current_summary(
     from posttrain.pipeline.report.build import reward_metrics
 
     settings = read()
-    found, errors = read_policies(settings, not_current)
-    table = decide(found, settings)
-    each = summarize(found, reward_metrics(settings, not_current) if found else {})
+    policies, errors = read_policies(settings, not_current)
+    table = decide(policies, settings)
+    each = summarize(policies, reward_metrics(settings, not_current) if policies else {})
     summary = {**table.figures(against), **reward_figures(each)}
-    return summary, table.tasks(tasks_of(found)), trainings(each, table.members), errors
+    return summary, table.tasks(tasks_of(policies)), trainings(each, table.members), errors
 
 
 def reward_note(summary: Mapping[str, Figures]) -> str:
     """Return a sentence with the accuracies of the reward models."""
-    found = [f"{name} {figures['accuracy']:.3f}" for name, figures in reward_figures(summary).items()]
-    return f"Accuracy of the reward model on held-out pairs: {', '.join(found)}." if found else ""
+    accuracies = [f"{name} {figures['accuracy']:.3f}" for name, figures in reward_figures(summary).items()]
+    return f"Accuracy of the reward model on held-out pairs: {', '.join(accuracies)}." if accuracies else ""
 
 
 def _judge_note(policy: tuple[str, Figures]) -> str:
@@ -163,9 +163,11 @@ def _fallen(settings: Settings) -> Iterator[str]:
     for run in evaluations(labels(settings).items()):
         first = run["measured"][0]
         points = {point["x"]: point for point in first["points"]}
-        best, kept = (points.get(run.get(name)) for name in ("best_step", "kept_step"))
+        best, stored = (points.get(run.get(name)) for name in ("best_step", "kept_step"))
         alarm = f" Over-optimised at step {run['over_optimised_step']}." if "over_optimised_step" in run else ""
-        worse = best and kept and (kept["high"] < best["low"] if first["sign"] > 0 else kept["low"] > best["high"])
+        worse = (
+            best and stored and (stored["high"] < best["low"] if first["sign"] > 0 else stored["low"] > best["high"])
+        )
         if alarm or worse:
             what = {"true": "true reward"}.get(first["name"], first["name"])
             steps = f"was best at step {run['best_step']}; the model is that of step {run['kept_step']}"

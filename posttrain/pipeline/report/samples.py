@@ -39,7 +39,7 @@ def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Shown:
-    """The page's prompts with samples as plain data, and how many of all prompts they are."""
+    """The page's prompts with samples as plain data, and their number out of all prompts."""
 
     prompts: list[dict[str, Any]]
     prompts_in_all: int
@@ -66,20 +66,20 @@ def for_page(chosen: Sequence[str], policies: Sequence[Policy], longest: int, bu
             "id": row["prompt_id"],
             "prompt": _cut(row["prompt"], longest),
             "answer": row["answer"],
-            "by": [found.get(row["prompt_id"]) for found in by_policy],
+            "by": [answers.get(row["prompt_id"]) for answers in by_policy],
         }
         for row in asked_for.iter_rows(named=True)
     ]
-    kept = len(rows)
+    count = len(rows)
     sizes = [_sizes(row, longest, most) for row in rows]
     while most > 1 and sum(sum(size[: most + 1]) for size in sizes) > budget:
         most -= 1
-    while kept > 1 and sum(sum(size[: most + 1]) for size in sizes[:kept]) > budget:
-        kept -= 1
+    while count > 1 and sum(sum(size[: most + 1]) for size in sizes[:count]) > budget:
+        count -= 1
     reasons: dict[str, int] = {"": 0}
-    for row in rows[:kept]:
-        row["by"] = [mine and _answered(mine, most, longest, asked, reasons) for mine in row["by"]]
-    return Shown(rows[:kept], in_all, most, samples(policies[0]), list(reasons))
+    for row in rows[:count]:
+        row["by"] = [rollouts and _answered(rollouts, most, longest, asked, reasons) for rollouts in row["by"]]
+    return Shown(rows[:count], in_all, most, samples(policies[0]), list(reasons))
 
 
 def _by_prompt(policy: Policy, chosen: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
@@ -89,32 +89,32 @@ def _by_prompt(policy: Policy, chosen: Sequence[str]) -> dict[str, list[dict[str
     rows = policy.rollouts.filter(pl.col("prompt_id").is_in(list(chosen)))
     rows = rows.with_columns(kind(outcomes=outcomes), tokens=tokens).sort("greedy", "sample", maintain_order=True)
     wanted = (*ROW, *("tokens", "kind"))
-    found: dict[str, list[dict[str, Any]]] = {}
+    rollouts: dict[str, list[dict[str, Any]]] = {}
     for row in rows.select(wanted).iter_rows(named=True):
-        found.setdefault(row["prompt_id"], []).append(row)
-    return found
+        rollouts.setdefault(row["prompt_id"], []).append(row)
+    return rollouts
 
 
 def _sizes(row: Mapping[str, Any], longest: int, most: int) -> list[int]:
     """Return the approximate bytes of a prompt with its greedy completions, and of each of its samples."""
     sizes = [len(json.dumps([row["prompt"], row["answer"]])), *[0] * most]
-    for sample in (sample for mine in row["by"] for sample in mine or ()):
+    for sample in (sample for rollouts in row["by"] for sample in rollouts or ()):
         place = 0 if sample["greedy"] else min(sample["sample"], most - 1) + 1
         sizes[place] += len(json.dumps(_cut(sample["completion"], longest))) + SAMPLE_BYTES
     return sizes
 
 
 def _answered(
-    mine: Sequence[Mapping[str, Any]], most: int, longest: int, asked: Asked, reasons: dict[str, int]
+    rollouts: Sequence[Mapping[str, Any]], most: int, longest: int, asked: Asked, reasons: dict[str, int]
 ) -> dict[str, Any]:
     """Return the first samples of one prompt, its greedy completion, and the metrics of all its samples."""
-    sampled = [row for row in mine if not row["greedy"]]
+    sampled = [row for row in rollouts if not row["greedy"]]
     known = [row["reward"] for row in sampled if row["reward"] is not None]
     counts: dict[str, int] = {}
     for row in sampled:
         for name in (row["kind"], *(["cut"] if row["truncated"] else [])):
             counts[name] = counts.get(name, 0) + 1
-    kept = [*sampled[:most], *(row for row in mine if row["greedy"])]
+    shown = [*sampled[:most], *(row for row in rollouts if row["greedy"])]
     return {
         "kinds": counts,
         "mean": round(sum(known) / len(known), DIGITS) if known else None,
@@ -130,7 +130,7 @@ def _answered(
                 **({"cut": 1} if row["truncated"] else {}),
                 **({"greedy": 1} if row["greedy"] else {}),
             }
-            for row in kept
+            for row in shown
         ],
     }
 

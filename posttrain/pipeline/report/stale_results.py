@@ -1,4 +1,4 @@
-"""Find which results are out of date for the current params, data and code, and why. It also works while DVC runs."""
+"""Find results that are out of date for the current params, data and code, with reasons, even while DVC runs."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ class Staleness:
 
 
 def staleness(labels: Collection[str] | None = None) -> Staleness:
-    """Return which labels (default: all) have a stage that failed, is running, has not run, or has other inputs now."""
+    """Return the labels (default: all) with a stage that failed, is running, has not run, or has changed inputs."""
     results, reasons = _results(read()), Reasons()
     running = tuple(running_stages(reasons.pipeline))
-    found = {
+    stages = {
         label: _reason(stage, file, reasons, running)
         for label, (stage, file) in results.items()
         if labels is None or label in labels
     }
     reasons.keep()
-    return Staleness(running, {label: reason for label, reason in found.items() if reason})
+    return Staleness(running, {label: reason for label, reason in stages.items() if reason})
 
 
 def _results(settings: Settings) -> dict[str, tuple[str, Path]]:
     """Return label -> stage and file, for evaluations, ratings, and reward models with metrics."""
-    found = {label: (run.stage, Path(f"results/{label}/metrics.json")) for label, run in evaluated(settings).items()}
+    results = {label: (run.stage, Path(f"results/{label}/metrics.json")) for label, run in evaluated(settings).items()}
     for name in group_of(settings, "evaluate.ratings"):
-        found[f"ratings/{name}"] = (f"evaluate_ratings@{name}", metrics_path(f"ratings/{name}"))
+        results[f"ratings/{name}"] = (f"evaluate_ratings@{name}", metrics_path(f"ratings/{name}"))
     for name in group_of(settings, "regrade.runs"):
-        found[f"regrade/{name}"] = (f"regrade@{name}", metrics_path(f"regrade/{name}"))
+        results[f"regrade/{name}"] = (f"regrade@{name}", metrics_path(f"regrade/{name}"))
     rewards = {name: metrics_path(f"reward/{name}") for name in group_of(settings, "reward.runs")}
-    return found | {f"reward/{name}": (f"reward@{name}", file) for name, file in rewards.items() if file.is_file()}
+    return results | {f"reward/{name}": (f"reward@{name}", file) for name, file in rewards.items() if file.is_file()}
 
 
 def _reason(name: str, file: Path, reasons: Reasons, running: tuple[str, ...]) -> str:

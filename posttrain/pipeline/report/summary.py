@@ -1,4 +1,4 @@
-"""The metrics of a report: a small mapping per policy, the cells of the table, and where a gain comes from."""
+"""The metrics of a report: a small mapping per policy, the table's cells, and the sources of a gain."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def extra_columns(summary: Mapping[str, Figures]) -> list[str]:
 
 
 def shown_parts(keys: Iterable[str]) -> list[str]:
-    """Return the metrics with their own column. Intervals and failure counts appear in their part's cell."""
+    """Return the metrics that get a column. Intervals and failure counts appear in the cell of their metric."""
     known = dict.fromkeys(keys)
     parts = dict.fromkeys(key.removesuffix(FAILED_COUNT) if key.startswith("reward_") else key for key in known)
     others = (*_FIRST, *GAIN, *SEEDS, *JUDGED, "pass_at_1", "judged", "kl")
@@ -80,9 +80,9 @@ def part_cell(figures: Figures, key: str) -> str:
 
 
 def tasks_of(policies: Iterable[Policy]) -> dict[str, str]:
-    """Return label -> the task that all prompts of the evaluation belong to; without evaluations of several tasks."""
+    """Return label -> the evaluation's task; evaluations with several tasks are left out."""
     named = {policy.label: policy.rollouts["task"].unique().to_list() for policy in policies}
-    return {label: found[0] for label, found in named.items() if len(found) == 1}
+    return {label: names[0] for label, names in named.items() if len(names) == 1}
 
 
 def to_json(
@@ -91,7 +91,7 @@ def to_json(
     tasks: Mapping[str, str],
     members: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Return policies, reward models and the main table as JSON: lists of rows with equal keys for DVC's plots.
+    """Return policies, reward models and the main table as JSON, in lists of rows with equal keys for DVC's plots.
 
     `settings`: the rows of the table. `tasks`: of policies and settings. `members`: the policies of a setting.
     """
@@ -104,44 +104,46 @@ def to_json(
     }
 
 
-def from_json(kept: Mapping[str, Any]) -> dict[str, Figures]:
+def from_json(document: Mapping[str, Any]) -> dict[str, Figures]:
     """Return the policies and reward models that were passed to `to_json`."""
-    return _figures_in(kept, "policies", "policy") | _figures_in(kept, "reward_models", "reward_model")
+    return _figures_in(document, "policies", "policy") | _figures_in(document, "reward_models", "reward_model")
 
 
-def settings_in(kept: Mapping[str, Any]) -> dict[str, Figures]:
+def settings_in(document: Mapping[str, Any]) -> dict[str, Figures]:
     """Return the rows of the main table and the reward models that were passed to `to_json`."""
-    return _figures_in(kept, "settings", "setting") | _figures_in(kept, "reward_models", "reward_model")
+    return _figures_in(document, "settings", "setting") | _figures_in(document, "reward_models", "reward_model")
 
 
-def _rows(title: str, found: Mapping[str, Figures], tasks: Mapping[str, str]) -> list[dict[str, Any]]:
-    keys = dict.fromkeys(key for figures in found.values() for key in figures)
+def _rows(title: str, figures_by_label: Mapping[str, Figures], tasks: Mapping[str, str]) -> list[dict[str, Any]]:
+    keys = dict.fromkeys(key for figures in figures_by_label.values() for key in figures)
     return [
         {title: name, "task": tasks.get(name), **{key: figures.get(key) for key in keys}}
-        for name, figures in found.items()
+        for name, figures in figures_by_label.items()
     ]
 
 
-def _figures_in(kept: Mapping[str, Any], group: str, title: str) -> dict[str, Figures]:
+def _figures_in(document: Mapping[str, Any], group: str, title: str) -> dict[str, Figures]:
     return {
         row[title]: {key: value for key, value in row.items() if isinstance(value, int | float)}
-        for row in kept.get(group, [])
+        for row in document.get(group, [])
     }
 
 
 def trainings(policies: Mapping[str, Figures], members: Mapping[str, Sequence[str]]) -> dict[str, list[Figures]]:
     """Return setting -> metrics of each distinct training. `members`: the setting's policies."""
-    found: dict[str, list[Figures]] = {}
+    by_setting: dict[str, list[Figures]] = {}
     for setting, names in members.items():
         for figures in (policies[name] for name in names if name in policies):
-            if figures not in found.setdefault(setting, []):
-                found[setting].append(figures)
-    return found
+            if figures not in by_setting.setdefault(setting, []):
+                by_setting[setting].append(figures)
+    return by_setting
 
 
-def trainings_in(kept: Mapping[str, Any]) -> dict[str, list[Figures]]:
-    """Return the same from the result of `to_json`."""
-    return trainings(from_json(kept), {row["setting"]: row["policies"].split(", ") for row in kept.get("settings", ())})
+def trainings_in(document: Mapping[str, Any]) -> dict[str, list[Figures]]:
+    """Return the metrics of each training from the result of `to_json`."""
+    return trainings(
+        from_json(document), {row["setting"]: row["policies"].split(", ") for row in document.get("settings", ())}
+    )
 
 
 def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
@@ -150,12 +152,12 @@ def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
 
 
 def is_measured(figures: Figures) -> bool:
-    """Return whether a reward judges the prompts. If none does, the score is meaningless."""
+    """Tell whether a reward judges the prompts. Otherwise the score is meaningless."""
     return figures.get("judged") != 0
 
 
 def is_read(figures: Figures) -> bool:
-    """Return whether any completion has a readable answer. If none has, no difference is tested."""
+    """Tell whether any completion has a readable answer. Otherwise no difference is tested."""
     return figures.get("parsed") != 0
 
 
@@ -178,7 +180,7 @@ def reference_of(summary: Mapping[str, Figures]) -> str:
 
 
 def subtracted(summary: Mapping[str, Figures]) -> str:
-    """Return the baseline row of the tests: the row without a difference, if others have one."""
+    """Return the baseline row of the tests: the row without a difference, if other rows have a difference."""
     rows = policy_figures(summary)
     without = [name for name, figures in rows.items() if is_read(figures) and GAIN[0] not in figures]
     if not without or not any(GAIN[0] in figures for figures in rows.values()):
@@ -187,7 +189,7 @@ def subtracted(summary: Mapping[str, Figures]) -> str:
 
 
 def verdict(figures: Figures) -> str:
-    """Return a verdict on a difference: better, worse or cannot tell. `(1 seed)`: it is about these trainings alone."""
+    """Return a verdict on a difference: better, worse or cannot tell. `(1 seed)`: it holds only for these trainings."""
     if "gain" not in figures:
         return ""
     fell = [f"{key.removeprefix(FELL)} fell {change:+.3f}" for key, change in figures.items() if key.startswith(FELL)]
@@ -240,7 +242,7 @@ def _number(figures: Figures, key: str, digits: int) -> str:
 
 
 def gains(summary: Mapping[str, Figures], tasks: Mapping[str, str], trained: Mapping[str, Sequence[Figures]]) -> str:
-    """Return one sentence about where each gain over the baseline comes from, as the task explains it."""
+    """Return one sentence about the source of each gain over the baseline, as explained by the task."""
     parts = gain_parts(summary, tasks, trained)
     return f"What the gain over {subtracted(summary)} consists of: {'; '.join(parts)}." if parts else ""
 
@@ -248,16 +250,16 @@ def gains(summary: Mapping[str, Figures], tasks: Mapping[str, str], trained: Map
 def gain_parts(
     summary: Mapping[str, Figures], tasks: Mapping[str, str], trained: Mapping[str, Sequence[Figures]]
 ) -> list[str]:
-    """Return the same as a list, for each row that is better than the baseline and whose task can explain it.
+    """Return a list of gains: one for each row that beats the baseline and whose task can explain the gain.
 
     `trained`: the metrics of each training of a row, if there are several.
     """
-    found = policy_figures(summary)
+    policies = policy_figures(summary)
     other = subtracted(summary)
-    base = found.get(other)
+    base = policies.get(other)
     if base is None or not is_read(base):
         return []
-    explained = ((name, figures, load_task(tasks.get(name) or "").explain) for name, figures in found.items())
+    explained = ((name, figures, load_task(tasks.get(name) or "").explain) for name, figures in policies.items())
     return [
         explain(name, trained.get(other, [base]), trained.get(name, [figures]))
         for name, figures, explain in explained
@@ -267,5 +269,5 @@ def gain_parts(
 
 def figures_of(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics of an evaluation under their names in a summary."""
-    found = {_RENAMED.get(key, key): float(value) for key, value in metrics.items() if not _LEFT_OUT.fullmatch(key)}
-    return {key: found[key] for key in (*(name for name in _FIRST if name in found), *found)}
+    figures = {_RENAMED.get(key, key): float(value) for key, value in metrics.items() if not _LEFT_OUT.fullmatch(key)}
+    return {key: figures[key] for key in (*(name for name in _FIRST if name in figures), *figures)}

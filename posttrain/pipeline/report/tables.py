@@ -1,4 +1,4 @@
-"""The page's tables that need no script: errors, health, settings and lineage."""
+"""The page's tables that work without a script: errors, health, settings and lineage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIFFERS = (
 
 
 def wrong_table(rows: Sequence[Sequence[str]]) -> Markup:
-    """Return a table of the kinds of errors among all samples, a row for each policy."""
+    """Return a table of the kinds of errors among all samples, with a row for each policy."""
     if not rows:
         return Markup()
     note = (
@@ -29,18 +29,18 @@ def wrong_table(rows: Sequence[Sequence[str]]) -> Markup:
     )
 
 
-def health_list(found: Mapping[str, Sequence[str]], leaks: Sequence[Leak] = ()) -> Markup:
+def health_list(warnings: Mapping[str, Sequence[str]], leaks: Sequence[Leak] = ()) -> Markup:
     """Return warnings about the end of each run, and about test prompts in training tables."""
-    if not found and not leaks:
+    if not warnings and not leaks:
         return element("p", "No run has a metric with limits.", class_="note")
-    fine = [run for run, worries in found.items() if not worries]
-    lines = [f"! {run}: {'; '.join(worries)}" for run, worries in found.items() if worries]
+    fine = [run for run, worries in warnings.items() if not worries]
+    lines = [f"! {run}: {'; '.join(worries)}" for run, worries in warnings.items() if worries]
     lines += [f"! {leak}" for leak in leaks]
     return listed([*lines, *([f"No metric is beyond its limits: {', '.join(fine)}."] if fine else [])])
 
 
 def settings_tables(settings: Mapping[str, Any]) -> Markup:
-    """Return the settings in which runs differ, and the settings that are equal."""
+    """Return the settings that differ between runs, and the equal settings."""
     runs, alike = settings["runs"], settings["alike"]
     if not runs:
         return element("p", "params.yaml names no runs.", class_="note")
@@ -89,7 +89,7 @@ def results_cells(titles: Sequence[str], rows: Sequence[Sequence[str]], errors: 
 
 
 def other_table(name: str, cells: Sequence[Sequence[str]]) -> Markup:
-    """Return an evaluation on its own table."""
+    """Return an evaluation of `evaluate.runs` as a table."""
     titles, *rows = cells
     return Markup(element("h3", name) + table(name, [Column(title) for title in titles], rows))
 

@@ -30,40 +30,42 @@ def kind(*, outcomes: bool) -> pl.Expr:
 
 
 def wrong_rows(policies: Sequence[Policy]) -> list[list[str]]:
-    """Return a row of `TITLES` for each policy about all its samples. `cut` counts wrong ones."""
+    """Return a row of `TITLES` for each policy about all its samples. `cut` counts only wrong samples."""
     rows = []
     for policy in policies:
         samples = policy.rollouts.filter(~pl.col("greedy")).with_columns(kind(outcomes=True))
         wrong = samples.filter(pl.col("kind") != RIGHT)
         unreadable = wrong.filter(kind=UNREADABLE)
-        kept = unreadable["completion"].null_count() == 0
-        near = sum(map(ends_with, unreadable["completion"], unreadable["answer"])) if kept else None
-        found = [wrong.filter(kind=WRONG).height, unreadable.height, near, wrong.filter(kind=FAILURE).height]
-        counts = [samples.height, wrong.height, *found, int(wrong["truncated"].sum())]
+        all_texts = unreadable["completion"].null_count() == 0
+        near = sum(map(ends_with, unreadable["completion"], unreadable["answer"])) if all_texts else None
+        kind_counts = [wrong.filter(kind=WRONG).height, unreadable.height, near, wrong.filter(kind=FAILURE).height]
+        counts = [samples.height, wrong.height, *kind_counts, int(wrong["truncated"].sum())]
         rows.append([policy.label, *("not kept" if count is None else f"{count:,}" for count in counts)])
     return rows
 
 
 def ends_with(completion: str, answer: str) -> bool:
-    """Return whether a completion ends in the right answer as a separate word or number, in any form."""
+    """Tell whether a completion ends in the right answer, in any form, as a separate word or number."""
     wanted, text = answer.rpartition("####")[2].strip(), completion.rstrip(" \n.!*$})")
     before = text.removesuffix(wanted)
     return bool(wanted) and before != text and not (before[-1:].isalnum() or before[-1:] in ("-", ".", ","))
 
 
 class Asked:
-    """The reasons why rollouts did not score 1, from rewards that are cheap to compute again."""
+    """The reasons why rollouts did not score 1, from rewards that are cheap to recompute."""
 
     def __init__(self, settings: Settings) -> None:
-        own = group_of(settings, "evaluate.settings")
-        metrics = metric_settings(own.get("metrics") or ([] if "reward" in own else MEASURED))
-        self._terms = {**(own.get("reward") or SCORE), **metrics}
+        settings_of_evaluation = group_of(settings, "evaluate.settings")
+        metrics = metric_settings(
+            settings_of_evaluation.get("metrics") or ([] if "reward" in settings_of_evaluation else MEASURED)
+        )
+        self._terms = {**(settings_of_evaluation.get("reward") or SCORE), **metrics}
         self._known: dict[tuple[str, str], tuple[Each, Any] | None] = {}
 
     def reason(self, row: Mapping[str, Any]) -> str:
-        """Return why a rollout did not score 1; empty if the reward does not give a reason again."""
-        found = (self._asked(part, row) for part in row["scores"] if part["status"] != "ok" or part["value"] == 0)
-        return next((reason for reason in found if reason), "")
+        """Return the reason why a rollout did not score 1; empty if the recomputed reward gives no reason."""
+        reasons = (self._asked(part, row) for part in row["scores"] if part["status"] != "ok" or part["value"] == 0)
+        return next((reason for reason in reasons if reason), "")
 
     def _asked(self, part: Mapping[str, Any], row: Mapping[str, Any]) -> str:
         key = part["name"], row["task"]

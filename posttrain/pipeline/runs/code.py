@@ -1,4 +1,4 @@
-"""The stage `code`. It keeps records of plugin packages that are not installed while params.yaml needs them."""
+"""The stage `code`. It keeps records of missing plugin packages as long as params.yaml needs them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def _refuse_missing_plugins() -> None:
             path = code_path(f"{stage.name}@{run}")
             for name, made in missing_in(path).items():
                 if why := _unreadable(stage.group, run, shared=stage.shares_settings):
-                    missing = f"the package {shown(name, made)}, whose plugin it named, is not installed"
-                    what = f"{stage.group}.{run} cannot be read, and {missing}: {why.what}"
-                    fix = f"{install(name, made)}, or remove its names from {PARAMS_FILE}"
+                    missing = f"the package {shown(name, made)}, whose plugin it used, is not installed"
+                    what = f"{stage.group}.{run} cannot be read, because {missing}: {why.what}"
+                    fix = f"{install(name, made)}, or remove the plugin from {PARAMS_FILE}"
                     raise PipelineError(what=what, where=str(path), fix=fix)
                 dropped.setdefault((name, made), str(path))
     for (name, made), file in dropped.items():

@@ -1,4 +1,4 @@
-"""Cache completions by content. Sampling a model again with the same requests and settings reads a file instead.
+"""Cache completions by content. Repeated sampling with the same model, requests and settings reads a file.
 
 The file name is a digest of everything that decides a completion: the model's files, the requests, the sampling
 settings, the sampling code, packages, CPU instructions and device. The file contains token ids and no text.
@@ -45,7 +45,7 @@ class ExactSampler(Sampler, Protocol):
 
 
 def cached(opens: OpenSampler, device: DeviceParams, where: str, *, keep: bool = True) -> OpenSampler:
-    """Return a function that opens a sampler for a folder's unchanged model; with the cache if completions are exact.
+    """Return a function that opens a sampler for a folder's unchanged model, with the cache if sampling is exact.
 
     `where`: the section of its settings. `keep`: whether completions may be cached.
     """
@@ -80,7 +80,7 @@ class CachedSampler:
         return self._inner.context
 
     def sync(self, model: Any, version: str) -> None:
-        """Sample from this model from now on. It has no folder, so its completions are not cached."""
+        """Sample from this model from now on, without the cache, because the model has no folder."""
         self._base, self.version = None, version
         self._inner.sync(model, version)
 
@@ -94,17 +94,17 @@ class CachedSampler:
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """Return a completion for each request; from the cache if it has all of them."""
+        """Return a completion for each request, from the cache if it has all completions."""
         folder = main_root() / ".dvc/tmp"
         if mixture is not None or self._base is None or not folder.is_dir():  # not a DVC workspace
             return self._inner.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
         settings = [params.model_dump(mode="json"), seed, greedy]
         file = folder / "completions" / f"{self._key(requests, settings)}.parquet"
-        if (found := _cached(file, len(requests))) is not None:
-            print(f"{self._where}: {len(found):,} completions from the cache")
+        if (stored := _cached(file, len(requests))) is not None:
+            print(f"{self._where}: {len(stored):,} completions from the cache")
             if advance:
-                advance(len(found))
-            return found
+                advance(len(stored))
+            return stored
         completions = self._inner.generate(requests, params, seed, greedy=greedy, advance=advance)
         _write(file, completions)
         return completions
@@ -120,9 +120,9 @@ class CachedSampler:
 def _code() -> dict[str, str]:
     """Return the digests of the sampling code."""
     library = Library()
-    found = library.closure("posttrain.sampling.builtin")
+    outlines = library.closure("posttrain.sampling.builtin")
     library.outlines.keep()
-    return found
+    return outlines
 
 
 def _cached(file: Path, count: int) -> list[Completion] | None:

@@ -85,7 +85,7 @@ class CompletionsStage(Generic[S]):
         return prompts_of(rows.head(params.prompts).iter_rows(named=True))
 
     def prompts(self, text: ChatText) -> list[Prompt]:
-        """Return the same with their tokens."""
+        """Return the prompts with their tokens."""
         return encode_prompts(text, self.asked())
 
     def sampled(self) -> SampledCompletions:
@@ -96,13 +96,13 @@ class CompletionsStage(Generic[S]):
             name=self.name, where=self.section,
         )  # fmt: skip
 
-    def store(self, found: SampledCompletions) -> None:
+    def store(self, completions: SampledCompletions) -> None:
         """Write the completions into completions/."""
-        write_completions(found, Path("completions", self.label))
-        print(f"{self.name}: {len(found.rollouts):,} samples of {len(found.greedy):,} prompts")
+        write_completions(completions, Path("completions", self.label))
+        print(f"{self.name}: {len(completions.rollouts):,} samples of {len(completions.greedy):,} prompts")
 
     def store_nothing(self) -> None:
-        """Write a folder that says that no completions are stored."""
+        """Write a folder with a note that no completions are stored."""
         write_no_completions(Path("completions", self.label))
         print(f"{self.name}: params.yaml stores no completions of it, so its evaluation does all")
 

@@ -1,4 +1,4 @@
-"""A run of `data.filters`: leave out rows that are near others, have low scores or fail another filter."""
+"""A run of `data.filters`: remove near-duplicates, rows with low scores, and rows that fail another filter."""
 
 from __future__ import annotations
 
@@ -28,17 +28,15 @@ def filter_table(run: str) -> None:
 
 
 def low_scored(table: pl.DataFrame, kind: Kind, params: ScoredFilterRun, where: str) -> tuple[pl.DataFrame, str]:
-    """Return rows whose answer has no score, a low score, or is not among the best of its prompt; and the reason."""
+    """Return rows, with reasons, whose answer has no score, a low score, or is not among the best of its prompt."""
     from posttrain.models.device import DeviceParams, Runtime  # torch: only where rows are scored
     from posttrain.rewards.failures import MAX_FAILED, FailureLimit
     from posttrain.rewards.reward import Context
     from posttrain.rewards.score import RewardSum
 
     if params.reward_model != NONE and (using := _with_tools(table)):
-        what = f"{using} of {table.height} rows use tools, which a reward model is not shown"
-        raise DataError(
-            what=what, where=f"{where}.reward_model", fix="Use another reward, or leave such rows out before"
-        )
+        what = f"{using} of {table.height} rows use tools, which a reward model does not see"
+        raise DataError(what=what, where=f"{where}.reward_model", fix="Use another reward, or remove these rows first")
     rollouts = [answered(row, ANSWER[kind]) for row in table.iter_rows(named=True)]
     can = {prompt.id for prompt in scorable_prompts(params.reward, [one.prompt for one in rollouts], params.data)}
     context = Context(Runtime(DeviceParams()), where, model_of(params.reward_model, f"{where}.reward_model"))

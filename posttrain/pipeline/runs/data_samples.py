@@ -67,12 +67,12 @@ class SamplesStage:
         """Return the prompts to sample."""
         return encode_prompts(policy.text, prompts_of(self.rows()))
 
-    def save(self, found: ScoredSamples) -> None:
+    def save(self, scored: ScoredSamples) -> None:
         """Make the tables from the samples and write them."""
-        kept = {prompt.id for prompt in found.prompts}
-        rows = [row for row in self.rows() if row["id"] in kept]
-        tables, summary = sampled_tables(self.params, self.section, rows, found.rollouts, found.rewards, found.steps)
-        _write(self.run, tables, {**summary, **found.metrics})
+        prompt_ids = {prompt.id for prompt in scored.prompts}
+        rows = [row for row in self.rows() if row["id"] in prompt_ids]
+        tables, summary = sampled_tables(self.params, self.section, rows, scored.rollouts, scored.rewards, scored.steps)
+        _write(self.run, tables, {**summary, **scored.metrics})
 
 
 def samples_stage(run: str) -> SamplesStage:

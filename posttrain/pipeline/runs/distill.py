@@ -1,4 +1,4 @@
-"""The settings of `distill.runs`, with the objective and batch source that they define."""
+"""The settings of `distill.runs`, and the objective and batch source made from them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ class TaughtParams(StudentConfig, OnlineParams):
     """The settings of every run with a teacher."""
 
     teacher: str = model_slot(
-        "the model that is learned from, or a set of them (reward.sets)", optional=True, sets=True
+        "the model that the student learns from, or a set of models (reward.sets)", optional=True, sets=True
     )
     demonstrations: str = table_slot("chat", description="given answers to train on, if own < 1", optional=True)
 
     @model_validator(mode="after")
     def _has_a_teacher(self) -> TaughtParams:
         if self.served is None and self.teacher == NONE:
-            raise ValueError("no teacher is named. Name a model of models/ as teacher, or an endpoint as served")
+            raise ValueError("no teacher is set. Set teacher to a model in models/, or served to an endpoint")
         if self.context is None and self.served is None and self.teacher == self.start:
-            raise ValueError(f"teacher and start are both '{self.start}', so there is nothing to learn. Name another")
+            raise ValueError(
+                f"teacher and start are both '{self.start}', so there is nothing to learn. Choose another teacher"
+            )
         return self
 
 
@@ -44,7 +46,7 @@ class DistillRun(TaughtParams, DistillTraining):
     @model_validator(mode="after")
     def _complete(self) -> DistillRun:
         if self.own < 1 and self.demonstrations == NONE:
-            raise ValueError(f"own = {self.own} learns from given answers too. Name a table of demonstrations")
+            raise ValueError(f"own = {self.own} trains on given answers too. Set demonstrations to a table")
         return self
 
     def examples(self, text: ChatText) -> Sequence[Example]:
@@ -69,7 +71,9 @@ class TaughtRun(TaughtParams, PolicyRun, TaughtTraining):
     @model_validator(mode="after")
     def _starts_its_critic(self) -> TaughtRun:
         if self.critic != "start":
-            raise ValueError(f"critic = {self.critic}: with a teacher the critic starts as the policy does. Use start")
+            raise ValueError(
+                f"critic = {self.critic}: with a teacher, the critic must start from the policy. Use start"
+            )
         return self
 
 

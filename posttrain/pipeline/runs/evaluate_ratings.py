@@ -20,8 +20,8 @@ def rate(run: str) -> dict[str, Any]:
     note(seed=params.seed)
     pairs = pairs_of(params, where, list(load_policies()))
     matches = played(params, where, pairs)
-    found = figures(matches, params, where, pairs)
+    ratings = figures(matches, params, where, pairs)
     file = metrics_path(f"ratings/{run}")
     write_table(matches.drop(SLOT), file.with_suffix(".parquet"), "matches")
-    write_json(file, found)
-    return found
+    write_json(file, ratings)
+    return ratings

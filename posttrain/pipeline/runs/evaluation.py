@@ -1,4 +1,4 @@
-"""The settings in `evaluate`: of completions and of their scores."""
+"""The settings in `evaluate` for completions and for their scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posttrain.settings.plain import NONE
 
 
 class EvaluateParams(SampledParams, EvaluateConfig):
-    """`evaluate.settings`: how policies are evaluated, and on which inputs."""
+    """`evaluate.settings`: method and inputs of the evaluation of policies."""
 
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
     must_not_fall: list[str] = Field(
@@ -25,7 +25,7 @@ class EvaluateParams(SampledParams, EvaluateConfig):
     def _guards_what_is_measured(self) -> EvaluateParams:
         if odd := [name for name in self.must_not_fall if name not in self.terms]:
             known = ", ".join(self.terms)
-            raise ValueError(f"must_not_fall: '{odd[0]}' is not measured. Add it to metrics, or name one of {known}")
+            raise ValueError(f"must_not_fall: '{odd[0]}' is not measured. Add it to metrics, or use one of {known}")
         return self
 
     @model_validator(mode="after")
@@ -56,6 +56,6 @@ class EvaluateRun(SampledRun, EvaluateParams):
         unread |= {"reference"} if kind != "pairs" and self.reference != NONE else set()
         if unread:
             raise ValueError(
-                f"{', '.join(sorted(unread))}: not read where likelihoods are measured. Remove it, or none"
+                f"{', '.join(sorted(unread))}: without effect if by is likelihood. Remove it, or set it to none"
             )
         return self

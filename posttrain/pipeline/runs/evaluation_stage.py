@@ -41,39 +41,39 @@ class EvaluationStage(CompletionsStage[E]):
     """One evaluation of a policy with its settings from params.yaml."""
 
     def stored(self) -> SampledCompletions | None:
-        """Return the completions that the stage before it has stored; None if params.yaml stores none."""
+        """Return the completions stored by the previous stage; None if params.yaml stores none."""
         if not self.params.are_stored:
             return None
         folder, before = Path("completions", self.label), self.name.replace("evaluate", "completions")
         if not folder.is_dir():
             raise DataError(what="there are no completions", where=str(folder), fix=f"Run `dvc repro {before}`")
-        if (found := read_completions(folder, self.asked(), self.model_name)) is None:
+        if (completions := read_completions(folder, self.asked(), self.model_name)) is None:
             raise DataError(what="its table is missing", where=str(folder), fix=f"Run `dvc repro {before}`")
-        return found
+        return completions
 
     def text(self) -> ChatText | None:
-        """Return the policy's tokenizer and template, for rewards that read them; None if none does."""
+        """Return the policy's tokenizer and template for rewards that need them; None if no reward does."""
         if all(term.reward.each for term in self.params.terms.values()):  # functions of a rollout alone
             return None
         return load_text(self.folder, self.params.date, self.params.template)
 
     def judged(self) -> SampledCompletions:
-        """Return the completions of prompts that the rewards can judge; all if only answers are missing.
+        """Return the completions whose prompts the rewards can judge; all if only answers are missing.
 
         If params.yaml stores none, the policy is sampled now.
         """
-        found = self.stored()
-        return self.judged_of(self.sampled() if found is None else found)
+        completions = self.stored()
+        return self.judged_of(self.sampled() if completions is None else completions)
 
-    def judged_of(self, found: SampledCompletions) -> SampledCompletions:
-        """Return the same of these completions."""
+    def judged_of(self, completions: SampledCompletions) -> SampledCompletions:
+        """Return the completions whose prompts the rewards can judge."""
         with hide_stderr(self.params.completions):
-            prompts = judged_prompts(self.params.reward, found.prompts, str(self.table))
-        if self.params.completions == "none" and len(prompts) < len(found.prompts):
-            left = len(found.prompts) - len(prompts)
-            print(f"evaluate: no reward can read {left} of {len(found.prompts)} answers", file=sys.stderr)
+            prompts = judged_prompts(self.params.reward, completions.prompts, str(self.table))
+        if self.params.completions == "none" and len(prompts) < len(completions.prompts):
+            left = len(completions.prompts) - len(prompts)
+            print(f"evaluate: no reward can read {left} of {len(completions.prompts)} answers", file=sys.stderr)
         check_enough_prompts(len(prompts), self.params.split, self.table)
-        return found.of(prompts)
+        return completions.of(prompts)
 
     @property
     def reward_model(self) -> Path | None:

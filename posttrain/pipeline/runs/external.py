@@ -13,7 +13,7 @@ from posttrain.pipeline.tables.sources import USER_KINDS, UserTables
 
 
 class CommandRun(UserTables, OwnCommand):
-    """One run of `data.commands`: your own command, and the table that each of its output files becomes."""
+    """One run of `data.commands`: your own command, and the table for each of its output files."""
 
     start: str = model_slot("a model that the command may use", optional=True)
     data: str = table_slot(*USER_KINDS, description="the table that the command reads", optional=True)
@@ -22,7 +22,7 @@ class CommandRun(UserTables, OwnCommand):
 class ExternalRun(OwnCommand):
     """One run of `external.runs`: your own trainer as a command."""
 
-    makes: Literal["model"] = Field("model", description="what the command writes into {out}")
+    makes: Literal["model"] = Field("model", description="the files that the command writes into {out}")
     start: str = model_slot("the start model")
     data: str = table_slot(*USER_KINDS, description="the table that the command reads", optional=True)
 
@@ -34,10 +34,10 @@ class RolloutsRun(OwnCommand):
         description="format of the files: trl (completions_*.parquet), prime_rl (traces.jsonl), inspect (logs), or "
         "a plugin's"
     )
-    start: str = model_slot("the model that sampled them and whose tokenizer encodes them", optional=True)
+    start: str = model_slot("the model that sampled the rollouts; its tokenizer encodes them", optional=True)
     data: str = table_slot("prompts", description="the table that contains their prompts", optional=True)
     rewards: dict[str, float] = Field(
         {},
-        description="weights of the rewards in the total; rewards not listed count 0; default: the weights in the "
-        "files, or 1",
+        description="weights of the rewards in the total; rewards not listed have weight 0; default: the weights in "
+        "the files, or 1",
     )

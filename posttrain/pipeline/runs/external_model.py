@@ -33,7 +33,7 @@ def _checked_metrics(written: Path) -> dict[str, Column]:
     steps = columns.get("step", [])
     if columns and (not steps or None in steps):
         fix = "Write a column `step` with a number in each row"
-        raise DataError(what="the metrics have rows without a step", where="POSTTRAIN_METRICS", fix=fix)
+        raise DataError(what="some rows of the metrics have no step", where="POSTTRAIN_METRICS", fix=fix)
     return columns
 
 

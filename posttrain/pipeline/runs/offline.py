@@ -1,4 +1,4 @@
-"""The settings of `offline.runs`, and the stored rollouts that such a run reads."""
+"""The settings of `offline.runs`, and the stored rollouts for such a run."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ OFFLINE = Algorithms((POLICY_ROWS, lambda _: OfflineRun))
 
 
 def need_tokens(source: Any, where: str) -> None:
-    """Reject a run that does not store all its rollouts, or whose tokenizer is unknown."""
+    """Reject a run that does not store all its rollouts, and a run with an unknown tokenizer."""
     if (stored := getattr(source, "rollouts", "full")) != "full":
-        what = f"the run stores rollouts: {stored}, and tokens of all are needed"
+        what = f"the run has rollouts: {stored}, but the tokens of all rollouts are needed"
         raise ParamsError(what=what, where=where, fix="Set rollouts: full there")
     if getattr(source, "start", None) == NONE:
-        what = "the run has start: none, so nothing says which tokenizer its tokens are of"
-        raise ParamsError(what=what, where=where, fix="Name the model that sampled them there: start: base/NAME")
+        what = "the run has start: none, so the tokenizer of its tokens is unknown"
+        raise ParamsError(
+            what=what, where=where, fix="Set start there to the model that sampled them, e.g. start: base/NAME"
+        )
 
 
 def offline_run(reads: RunInputs[Any]) -> tuple[ModelSet, LoggedRollouts]:

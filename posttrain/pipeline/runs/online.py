@@ -1,4 +1,4 @@
-"""The settings of `online.runs`: the settings of training on own samples, and the names of its inputs."""
+"""The settings of `online.runs`: settings of training on the policy's own samples, and names of its inputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from posttrain.train.tokenize_tables import windows
 
 
 class OnlineParams(OnlineConfig):
-    """The input names that every run of `online.runs` has."""
+    """The names of inputs in every run of `online.runs`."""
 
     start: str = model_slot("the start model")
     data: str = table_slot("prompts", description="the prompts to sample for")
@@ -52,18 +52,18 @@ class OnlineParams(OnlineConfig):
         return []
 
     def examples(self, text: ChatText) -> Sequence[Example]:  # noqa: ARG002
-        """Return the rows of these tables, which are trained in addition to the samples."""
+        """Return the rows of these tables, which are trained on in addition to the samples."""
         return ()
 
 
 class SampledNames(OnlineParams):
-    """The input names of a run on selected samples. dvc.yaml needs the slot of the corpus even though it is unused."""
+    """The input names of a run on selected samples. dvc.yaml needs the slot `corpus`, which is unused here."""
 
     corpus: Literal["none"] = Field(description="none: only policy objectives (ptx) use a corpus")
 
 
 class PolicyRun(OnlinePolicyConfig, OnlineParams):
-    """A run of a policy objective on own samples."""
+    """A run of a policy objective on the policy's own samples."""
 
     corpus: str = table_slot("corpus", description="pretraining text, for ptx", optional=True)
     critic: Literal["start", "reward_model"] = Field(
@@ -74,13 +74,15 @@ class PolicyRun(OnlinePolicyConfig, OnlineParams):
     def _names_what_it_reads(self) -> PolicyRun:
         if self.critic == "reward_model" and (self.reward_model == NONE or not self.advantage_entry.valued):
             raise ValueError(
-                "critic = reward_model: name one in reward_model, and an advantage with a critic, e.g. ppo"
+                "critic = reward_model: set reward_model to a model, and use an advantage with a critic, e.g. ppo"
             )
         if self.critic == "reward_model" and self.adapter.type != "none":
-            raise ValueError("critic = reward_model: with an adapter the critic shares the policy's weights. Use start")
+            raise ValueError(
+                "critic = reward_model: with an adapter, the critic shares the policy's weights. Use start"
+            )
         if bool(self.ptx) != (self.corpus != NONE):
             raise ValueError(
-                f"ptx = {self.ptx}, corpus = {self.corpus}: ptx learns a corpus. Set both, or corpus: none"
+                f"ptx = {self.ptx}, corpus = {self.corpus}: ptx trains on a corpus. Set both, or corpus: none"
             )
         return self
 
@@ -113,7 +115,7 @@ ONLINE = Algorithms((POLICY_ROWS, lambda _: PolicyRun), (SAMPLED_ROWS, lambda ro
 
 
 def online_run(reads: RunInputs[Any]) -> OnlineRun:
-    """Return a run of `online.runs` with its inputs read: prompts, models, reward model."""
+    """Read the inputs of a run of `online.runs` (prompts, models, reward model) and return the run."""
     params, section = reads.params, reads.section
     start, table = reads.start(params.start), reads.table(params.data)
     rows = training_prompts(read_table(table, "prompts"), table)
@@ -130,7 +132,7 @@ def online_run(reads: RunInputs[Any]) -> OnlineRun:
 
 
 def with_names(reads: RunInputs[Any], text: ChatText, prompts: Sequence[Prompt], models: ModelSet) -> OnlineRun:
-    """Return a run whose prompts and models are read already, with its other inputs read."""
+    """Read the remaining inputs of a run, given its prompts and models, and return the run."""
     params = reads.params
     heldout = heldout_prompts(params, text, reads.section)
     scorer = model_of(params.reward_model, f"{reads.section}.reward_model")

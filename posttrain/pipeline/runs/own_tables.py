@@ -1,4 +1,4 @@
-"""Tables from the user's own function: split and checked like files. It may open only files that its run names."""
+"""Tables from the user's own function, split and checked like files. It may open only files listed in its run."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class OwnTables(Params):
 
 def own_options(run: str, params: type[Params]) -> dict[str, Any]:
     """Return the run's keys that belong to `OwnTables` and are not parameters of the function."""
-    own = at(read(), f"data.tasks.{run}")
-    return {key: own[key] for key in own if key in OwnTables.model_fields and key not in params.model_fields}
+    settings = at(read(), f"data.tasks.{run}")
+    return {key: settings[key] for key in settings if key in OwnTables.model_fields and key not in params.model_fields}
 
 
 def as_files(
@@ -90,16 +90,21 @@ class _Watched:
         place, root = Path(os.fsdecode(path)).resolve(), Path.cwd().resolve()
         if not place.is_relative_to(root) or place in self.named or not place.is_file():
             return
-        own = place.relative_to(root)
+        relative = place.relative_to(root)
         library = place.is_relative_to(sys.prefix) or place_of(place) is not None
-        if library or own.parts[0].startswith(".") or own.suffix in (".py", ".pyc") or own == Path(PARAMS_FILE):
+        if (
+            library
+            or relative.parts[0].startswith(".")
+            or relative.suffix in (".py", ".pyc")
+            or relative == Path(PARAMS_FILE)
+        ):
             return
-        kept = own if own.parts[0] == CUSTOM.name else CUSTOM / own.name
-        move = "Name it in the run" if kept == own else f"Move it to {CUSTOM}/ and name it in the run"
+        target = relative if relative.parts[0] == CUSTOM.name else CUSTOM / relative.name
+        move = "Pass it" if target == relative else f"Move it to {CUSTOM}/ and pass it"
         self.refused = self.refused or DataError(
-            what=f"it opens {own}, which its run does not name, so that no change of the file would be noticed",
+            what=f"it opens {relative}, which its run does not list, so changes of the file would not be noticed",
             where=self.where,
-            fix=f"{move} by a parameter of the task, e.g. data.tasks.{self.run}.file: {kept}",
+            fix=f"{move} as a parameter of the task, e.g. data.tasks.{self.run}.file: {target}",
         )
         raise self.refused
 
@@ -109,7 +114,7 @@ _WATCHED: Final[list[_Watched]] = []
 
 @contextmanager
 def watched_files(run: str, where: str) -> Iterator[None]:
-    """Reject workspace files that the run does not name while its function runs. Libraries may open their own."""
+    """While the function runs, reject workspace files that the run does not list. Libraries may open their files."""
     _add_hook()
     named = frozenset(Path(file).resolve() for file in named_files(at(read(), f"data.tasks.{run}")))
     _WATCHED.append(_Watched(run, where, named))

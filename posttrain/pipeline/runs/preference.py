@@ -34,8 +34,8 @@ def needed_kind(params: PreferenceRun, section: str) -> Kind:
     kind: Kind = "pairs" if params.paired else "feedback"
     run, _, named = params.data.partition("/")
     if named != kind:
-        what = f"{section}.data = '{params.data}': {params.algorithm} learns from a table of {kind}"
-        raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Name one, e.g. {run}/{kind}")
+        what = f"{section}.data = '{params.data}': {params.algorithm} needs a table of {kind}"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Use one, e.g. {run}/{kind}")
     return kind
 
 
@@ -54,7 +54,7 @@ def preference_rows(reads: RunInputs[Any]) -> TrainingRows:
         what = f"{section}.parts = {params.parts} parts cannot be made of {len(examples)} rows"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Use fewer")
     if params.mismatched and text.context is not None and examples.longest_mismatched > text.context:
-        what = f"{params.algorithm} also answers prompts with other rows' answers, which makes rows of up to "
+        what = f"{params.algorithm} also pairs prompts with answers of other rows, which makes rows of up to "
         what += f"{examples.longest_mismatched} tokens, more than the model's context of {text.context}"
         fix = f"Set {section}.max_tokens: {text.context // 2}"
         raise ParamsError(what=what, where=str(table), fix=fix)

@@ -46,42 +46,42 @@ BATCH: Final = 20
 class PairJudge(JudgeOptions):
     """A judge that compares two completions in both orders."""
 
-    mode: Literal["pairwise"] = Field("pairwise", description="both completions are compared")
-    against: Literal["group"] = Field("group", description="each with the other one")
+    mode: Literal["pairwise"] = Field("pairwise", description="the judge compares two completions")
+    against: Literal["group"] = Field("group", description="a completion is compared with the other policy's")
     truncated: float | Literal["score"] = Field(
         0.0,
-        description="0.0: a completion that was cut off loses, two of them are a tie, and the judge is not asked; "
-        "score: compare them as any others",
+        description="0.0: a truncated completion loses, and two truncated completions tie, without asking the judge; "
+        "score: compare truncated completions like others",
     )
 
     @model_validator(mode="after")
     def _loses(self) -> PairJudge:
         if self.most_if_cut:
-            raise ValueError(f"truncated: {self.truncated} is not the value of a match. Write 0.0 or score")
+            raise ValueError(f"truncated: {self.truncated} cannot be the value of a match. Use 0.0 or score")
         return self
 
 
 class RatingRun(Params):
-    """The policies to compare, and what decides a match."""
+    """The policies to compare, and the score or judge that decides a match."""
 
     policies: list[str] | None = Field(None, description="labels of evaluate.policies; null: all")
-    against: str | None = Field(None, description="the label that all others are compared with; null: all pairs")
+    against: str | None = Field(None, description="compare all policies with this label; null: all pairs")
     scores: dict[str, float] | None = Field(
-        None, min_length=1, description="rewards whose scores results/ has, with weights; null: the whole score"
+        None, min_length=1, description="rewards with scores in results/, and their weights; null: the total score"
     )
     judge: PairJudge | None = Field(
-        None, description="the judge that says which completion is better; null: the higher score wins"
+        None, description="the judge that chooses the better completion; null: the higher score wins"
     )
     prompts: int | None = Field(None, ge=2, description="prompts, drawn by the seed; null: all")
     samples: int | None = Field(
-        None, ge=1, description="samples per prompt; the n-th meets the n-th; null: all, or 1 with a judge"
+        None, ge=1, description="samples per prompt; sample n is compared with sample n; null: all, or 1 with a judge"
     )
     alpha: float | None = Field(
         0.05,
         gt=0,
         lt=1,
-        description="with a judge: stop asking about a pair once it is clear; the largest probability that equal "
-        "policies look clear; null: never stop early",
+        description="with a judge: stop asking about a pair once it is clear; alpha is the maximum probability that "
+        "equal policies look clear; null: never stop early",
     )
     max_failed: MaxFailed = MAX_FAILED
     seed: int = Field(SEED, ge=0, description="seed of the prompts' order and of the intervals")
@@ -89,9 +89,9 @@ class RatingRun(Params):
     @model_validator(mode="after")
     def _one_decides(self) -> RatingRun:
         if self.judge is not None and self.scores is not None:
-            raise ValueError("scores: has no effect with a judge. Remove one of them")
+            raise ValueError("scores has no effect with a judge. Remove one of them")
         if self.judge is None and "alpha" in self.model_fields_set:
-            raise ValueError("alpha: has no effect without a judge, as all prompts count. Remove it")
+            raise ValueError("alpha has no effect without a judge, because all prompts count. Remove it")
         return self
 
 
@@ -107,13 +107,13 @@ def pairs_of(params: RatingRun, where: str, known: Sequence[str]) -> list[Pair]:
     else:
         pairs = [(label, params.against) for label in labels if label != params.against]
     if not pairs:
-        fix = "Name two labels of evaluate.policies, or leave the key out"
+        fix = "List two labels of evaluate.policies, or remove the key"
         raise ParamsError(what=f"{where}.policies: a single policy has no opponent", where=PARAMS_FILE, fix=fix)
     return pairs
 
 
 def played(params: RatingRun, where: str, pairs: Sequence[Pair]) -> pl.DataFrame:
-    """Return the decided matches as a table `matches`. Sample i of a prompt meets the other policy's sample i.
+    """Return the decided matches as a table `matches`. Sample i of a prompt is compared with the other's sample i.
 
     It has a column more, `SLOT`: how often the reply that the judge saw first won, over both orders; null without one.
     """
@@ -123,9 +123,9 @@ def played(params: RatingRun, where: str, pairs: Sequence[Pair]) -> pl.DataFrame
     first, *others = completions
     ids = completions[first]["prompt_id"].unique().sort()
     for label in others:
-        if not (mine := completions[label]["prompt_id"].unique().sort()).equals(ids):
-            same = mine.is_in(ids.to_list()).sum()
-            what = f"it was evaluated on other prompts than {first} ({same} of {len(ids)} are the same)"
+        if not (prompt_ids := completions[label]["prompt_id"].unique().sort()).equals(ids):
+            same = prompt_ids.is_in(ids.to_list()).sum()
+            what = f"it was evaluated on different prompts than {first} ({same} of {len(ids)} are the same)"
             raise DataError(what=what, where=_file(label), fix="Evaluate both again, or leave one out of policies")
     order = np.random.default_rng(params.seed).permutation(len(ids))[: params.prompts]
     drawn = pl.DataFrame({"prompt_id": ids.gather(order), "place": np.arange(len(order))})
@@ -155,7 +155,7 @@ def _completions(label: str, params: RatingRun) -> pl.DataFrame:
     if params.judge is not None and rows["completion"].null_count():
         fix = "Set completions: full, or rate without a judge"
         raise DataError(
-            what="not all of its text was kept (evaluate.settings.completions)", where=_file(label), fix=fix
+            what="not all of its completions are stored (evaluate.settings.completions)", where=_file(label), fix=fix
         )
     value, failed = pl.col("reward"), pl.when(pl.col("reward").is_null()).then(pl.col("status")).otherwise(None)
     if params.scores is not None:
@@ -201,7 +201,7 @@ def _by_score(matches: pl.DataFrame, params: RatingRun, where: str) -> pl.DataFr
         status=pl.coalesce("failed", "failed_2", pl.lit("ok")),
     )
     lost = decided.filter(pl.col("status") != "ok")
-    fix = "Fix what scores them and evaluate again. Or raise max_failed"
+    fix = "Fix the reward and evaluate again, or raise max_failed"
     _check_failures(lost["status"].to_list(), decided.height, params, where, fix)
     return decided
 
@@ -224,20 +224,20 @@ def _by_judge(
     progress = Progress(where, matches.height, "match")
     for _, batch in matches.group_by(pl.col("place") // BATCH, maintain_order=True):
         met = batch.filter(pl.concat_list("first", "second").is_in([list(pair) for pair in open_pairs]))
-        scores = judge([rollout for nth, row in enumerate(met.iter_rows(named=True)) for rollout in _both(nth, row)])[
-            ::2
-        ]
+        scores = judge(
+            [rollout for index, row in enumerate(met.iter_rows(named=True)) for rollout in _both(index, row)]
+        )[::2]
         progress.advance(met.height)
         total += len(scores)
         lost += [f"{score.status}: {score.reason}" for score in scores if score.status != "ok"]
-        fix = "Fix the judge and repeat the stage: verdicts are kept. Or raise max_failed"
+        fix = "Fix the judge and run the stage again, which reuses the verdicts. Or raise max_failed"
         _check_failures(lost, total, params, f"{where}.judge", fix)
         both_cut = met["truncated"] & met["truncated_2"] & (options.most_if_cut is not None)
         wins = [
             (0.5 if tied else score.value) if score.status == "ok" else None
             for score, tied in zip(scores, both_cut, strict=True)
         ]
-        slots = [next(iter(judge.first_slot.get(str(nth), ())), None) for nth in range(met.height)]
+        slots = [next(iter(judge.first_slot.get(str(index), ())), None) for index in range(met.height)]
         asked.append(
             met.with_columns(
                 pl.Series("win", wins, pl.Float64),
@@ -258,9 +258,9 @@ def _by_judge(
     return pl.concat(asked)
 
 
-def _both(nth: int, row: Mapping[str, Any]) -> list[Rollout]:
+def _both(index: int, row: Mapping[str, Any]) -> list[Rollout]:
     """Return the two completions of a match as a separate group, which a judge compares in both orders."""
-    prompt = Prompt(str(nth), row["prompt"], (), row["answer"])
+    prompt = Prompt(str(index), row["prompt"], (), row["answer"])
     return [
         Rollout(prompt, 0, TokenRow((), ()), (), row[f"completion{end}"], finish_of(row[f"truncated{end}"]))
         for end in ("", "_2")
@@ -277,7 +277,7 @@ def figures(matches: pl.DataFrame, params: RatingRun, where: str, pairs: Sequenc
     for (one, other), wins_P in zip(pairs, wins_PQ.T, strict=True):
         if np.isnan(wins_P).all():
             what = f"no match of {one} and {other} has a verdict"
-            raise DataError(what=what, where=where, fix="Fix what scores them, or leave one out of policies")
+            raise DataError(what=what, where=where, fix="Fix the reward or the judge, or leave one out of policies")
     labels = list(dict.fromkeys(label for pair in pairs for label in pair))
     weights_RP = resampled(len(wins_PQ), params.seed)
     won_RQ, played_RQ = tallies(wins_PQ, weights_RP, params.seed)
@@ -287,11 +287,11 @@ def figures(matches: pl.DataFrame, params: RatingRun, where: str, pairs: Sequenc
         rates_RQ = won_RQ / played_RQ
     table = [
         {
-            "policy": labels[nth],
-            **_estimate("rating", ratings_RK[:, nth], digits=2),
-            **dict(zip(("rank_low", "rank_high"), map(round, spread(ranks_RK[:, nth])), strict=True)),
+            "policy": labels[place],
+            **_estimate("rating", ratings_RK[:, place], digits=2),
+            **dict(zip(("rank_low", "rank_high"), map(round, spread(ranks_RK[:, place])), strict=True)),
         }
-        for nth in np.argsort(ranks_RK[0], kind="stable")
+        for place in np.argsort(ranks_RK[0], kind="stable")
     ]
     numbered = with_numbers(matches)
     rows = [
@@ -309,22 +309,22 @@ def figures(matches: pl.DataFrame, params: RatingRun, where: str, pairs: Sequenc
 
 
 def _pair_row(
-    mine: pl.DataFrame, wins_P: Floats, rates_R: Floats, weights_RP: Floats, params: RatingRun, pairs: int
+    matches: pl.DataFrame, wins_P: Floats, rates_R: Floats, weights_RP: Floats, params: RatingRun, pairs: int
 ) -> dict[str, Any]:
     """Return the figures of a pair, from its matches."""
-    judged = mine.drop_nulls("win")
+    judged = matches.drop_nulls("win")
     longer_M = (judged["first_length"] - judged["second_length"]).to_numpy().astype(float)
     controlled_R = rates_R  # where all matches end alike, no length can explain it
     if judged["win"].n_unique() > 1:
         controlled_R = length_controlled(judged["win"].to_numpy(), longer_M, judged["number"].to_numpy(), weights_RP)
     row = {
-        "first": mine["first"][0],
-        "second": mine["second"][0],
+        "first": matches["first"][0],
+        "second": matches["second"][0],
         **_estimate("win", rates_R),
         **_estimate("controlled", controlled_R),
         "ties": round(int((judged["win"] == 0.5).sum()) / judged.height, 5),
         "prompts": len(_known(wins_P)),
-        "no_verdict": mine.height - judged.height,
+        "no_verdict": matches.height - judged.height,
     }
     if params.judge and params.alpha:
         alpha = params.alpha / pairs
@@ -337,8 +337,8 @@ def _circles(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the circles of policies that beat each other. `clear`: no win of it could be a tie, by its interval."""
     clear = {(row["first"], row["second"]) for row in rows if row["win_low"] > 0.5}
     clear |= {(row["second"], row["first"]) for row in rows if row["win_high"] < 0.5}
-    found = circles({(row["first"], row["second"]): row["win"] for row in rows})
-    return [{"policies": list(circle), "clear": is_clear_circle(circle, clear)} for circle in found]
+    cycles = circles({(row["first"], row["second"]): row["win"] for row in rows})
+    return [{"policies": list(circle), "clear": is_clear_circle(circle, clear)} for circle in cycles]
 
 
 def _slots(numbered: pl.DataFrame, weights_RP: Floats) -> dict[str, float]:

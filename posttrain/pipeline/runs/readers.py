@@ -14,10 +14,10 @@ Reader = Callable[[Path], Iterator[Any]]
 """(folder) -> the completions in its files, each a `posttrain.pipeline.outside.rollouts.sampled.Sampled`."""
 
 
-def _callable(name: str, found: Any) -> Reader:  # noqa: ARG001
-    if not callable(found):
-        raise TypeError(f"it is a {type(found).__name__}, and has to be a function of a folder")
-    reader: Reader = found
+def _callable(name: str, value: Any) -> Reader:  # noqa: ARG001
+    if not callable(value):
+        raise TypeError(f"it is a {type(value).__name__}, but must be a function that takes a folder")
+    reader: Reader = value
     return reader
 
 

@@ -75,10 +75,10 @@ class RegradeStage:
 
     @property
     def max_tokens(self) -> int | None:
-        """The longest completion that the run sampled, if it says so."""
+        """The maximum length of the run's completions, if it is known."""
         (sampling,) = self.stored.figures(self.stored.parts[0], pl.col("sampling").first()).row(0)
-        found: int | None = json.loads(sampling).get("max_tokens")
-        return found
+        limit: int | None = json.loads(sampling).get("max_tokens")
+        return limit
 
     @cached_property
     def judged(self) -> dict[str, Prompt]:
@@ -92,19 +92,19 @@ class RegradeStage:
         used: dict[str, Prompt] = {}
         for part in self.stored.parts:
             for name, problem in self.stored.figures(part, "prompt_id", "problem").unique().sort("prompt_id").rows():
-                if (found := by_id.get(name) or by_problem.get(problem)) is None:
+                if (asked := by_id.get(name) or by_problem.get(problem)) is None:
                     what = f"the prompt {name} of rollouts/{self.params.rollouts} is not in {file}"
-                    raise DataError(what=what, where=f"{self.section}.data", fix="Name the table that the run read")
-                used[name] = found
+                    raise DataError(what=what, where=f"{self.section}.data", fix="Use the table that the run read")
+                used[name] = asked
         prompts = list({prompt.id: prompt for prompt in used.values()}.values())
         if several := next((one.task for one in prompts if load_task(one.task).has_turns), None):
-            what = f"the task {several} has several turns, and stored rollouts do not have them apart"
+            what = f"the task {several} has several turns, but stored rollouts do not separate turns"
             raise DataError(what=what, where=f"{self.section}.data", fix="Evaluate the run's model with these rewards")
         judged = {prompt.id for prompt in scorable_prompts(self.params.reward, prompts, str(file))}
         return {name: prompt for name, prompt in used.items() if prompt.id in judged}
 
     def rounds(self) -> Iterator[list[Rollout]]:
-        """Yield the rollouts of each round, which were scored together. Those of prompts not judged are left out."""
+        """Yield the rollouts of each round, which were scored together, except rollouts of prompts without a judge."""
         progress = Progress(f"regrade@{self.run}", int(self.stored.summary["rows"]), "rollout")
         for rows in _rounds(self.stored):
             judged = [(row, self.judged[row["prompt_id"]]) for row in rows if row["prompt_id"] in self.judged]
@@ -116,9 +116,9 @@ class RegradeStage:
     def save(self, groups: Iterable[Sequence[Regraded]]) -> dict[str, Any]:
         """Write metrics/regrade/RUN.* and plots/regrade/RUN.csv. Print and return the metrics."""
         scored = pl.concat([_rows(group) for group in groups])
-        kept = pl.concat([self.stored.figures(part, *KEPT) for part in self.stored.parts])
-        kept = kept.filter(pl.col("prompt_id").is_in(list(self.judged)))
-        table = with_ids(pl.concat([kept, scored], how="horizontal"), "regraded")
+        columns = pl.concat([self.stored.figures(part, *KEPT) for part in self.stored.parts])
+        columns = columns.filter(pl.col("prompt_id").is_in(list(self.judged)))
+        table = with_ids(pl.concat([columns, scored], how="horizontal"), "regraded")
         figures = {"rollouts": table.height, **rounded(_figures(table))}
         file = metrics_path(f"regrade/{self.run}")
         write_table(table, file.with_suffix(".parquet"), "regraded")
@@ -130,8 +130,8 @@ class RegradeStage:
 
 def _rollout(row: dict[str, Any], prompt: Prompt) -> Rollout:
     """Return a stored row as a rollout without scores."""
-    found = stored_rollout(row, replace(prompt, ids=row["prompt_ids"]))
-    return replace(found, scores={}, turns=({"role": "assistant", "content": found.text},))
+    rollout = stored_rollout(row, replace(prompt, ids=row["prompt_ids"]))
+    return replace(rollout, scores={}, turns=({"role": "assistant", "content": rollout.text},))
 
 
 def regrade_stage(run: str) -> RegradeStage:
@@ -170,14 +170,14 @@ def _rows(group: Sequence[Regraded]) -> pl.DataFrame:
 def _figures(table: pl.DataFrame) -> dict[str, float]:
     """Return the means of both scores over rollouts that have both, and the shares whose score moved."""
     both = table.drop_nulls(["before", "reward"])
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     if both.height:
         change = both["reward"] - both["before"]
-        found |= {"reward": both["reward"].mean(), "reward_before": both["before"].mean()}  # type: ignore[dict-item]
-        found |= {"raised": float((change > SAME).mean()), "lowered": float((change < -SAME).mean())}  # type: ignore[arg-type]
+        figures |= {"reward": both["reward"].mean(), "reward_before": both["before"].mean()}  # type: ignore[dict-item]
+        figures |= {"raised": float((change > SAME).mean()), "lowered": float((change < -SAME).mean())}  # type: ignore[arg-type]
     if both.height < table.height:
-        found["without_both"] = 1 - both.height / table.height
-    return found
+        figures["without_both"] = 1 - both.height / table.height
+    return figures
 
 
 def _curve(table: pl.DataFrame) -> list[dict[str, float]]:
@@ -191,17 +191,17 @@ def _curve(table: pl.DataFrame) -> list[dict[str, float]]:
     return [{"step": row.pop("step"), **rounded(row)} for row in rows]
 
 
-def _counted(found: Mapping[str, float]) -> str:
+def _counted(figures: Mapping[str, float]) -> str:
     """Return how many rollouts have both scores."""
-    both = round(found["rollouts"] * (1 - found.get("without_both", 0.0)))
-    return f"{both:,} of {found['rollouts']:,.0f} rollouts" if both < found["rollouts"] else f"{both:,} rollouts"
+    both = round(figures["rollouts"] * (1 - figures.get("without_both", 0.0)))
+    return f"{both:,} of {figures['rollouts']:,.0f} rollouts" if both < figures["rollouts"] else f"{both:,} rollouts"
 
 
-def summary(run: str, found: Mapping[str, float]) -> str:
-    """Return the figures as one line of text."""
-    if "reward" not in found:
+def summary(run: str, figures: Mapping[str, float]) -> str:
+    """Return the metrics as one line of text."""
+    if "reward" not in figures:
         return f"{run}: no rollout has both scores"
     return (
-        f"{run}: {_counted(found)}, reward {found['reward_before']:.3f} -> {found['reward']:.3f}, "
-        f"{found['raised']:.1%} raised, {found['lowered']:.1%} lowered"
+        f"{run}: {_counted(figures)}, reward {figures['reward_before']:.3f} -> {figures['reward']:.3f}, "
+        f"{figures['raised']:.1%} raised, {figures['lowered']:.1%} lowered"
     )

@@ -41,10 +41,12 @@ class RewardRun(RewardTraining, HeldoutRows):
     def _supplied(self) -> RewardRun:
         compare = self.objective.compare
         if (compare != "pairs") != (self.feedback != NONE):
-            what = f"objective.compare = {compare}, feedback = {self.feedback}: ranks and labels read feedback alone"
-            raise ValueError(f"{what}. Name a table of feedback with one of these, or feedback: none")
+            what = f"objective.compare = {compare}, feedback = {self.feedback}: only ranks and labels use feedback"
+            raise ValueError(f"{what}. Set feedback to a table for ranks and labels, else to none")
         if compare == "ranks" and self.objective.margins == "column":
-            raise ValueError("objective.margins = column: feedback has no margins. Use compare pairs, or constant")
+            raise ValueError(
+                "objective.margins = column: feedback has no margins. Use compare: pairs, or margins: constant"
+            )
         return self
 
 
@@ -56,7 +58,7 @@ class SetRun(Params):
 
 
 def reward_rows(reads: RunInputs[RewardRun]) -> tuple[TrainingRows, Sequence[Example]]:
-    """Return the tokenized rows of a run and the models, and the demonstrations whose mean score becomes 0."""
+    """Return the tokenized rows of a run, its models, and the demonstrations whose mean score becomes 0."""
     params, start, pairs = reads.params, reads.start(reads.params.start), reads.table(reads.params.data)
     judged, chat = reads.optional_table(params.feedback), reads.optional_table(params.demonstrations)
 
@@ -80,7 +82,7 @@ def reward_rows(reads: RunInputs[RewardRun]) -> tuple[TrainingRows, Sequence[Exa
 
 
 def measure_scores(trained: Trained, heldout: Sequence[Example], shown: Sequence[Example]) -> dict[str, float]:
-    """Evaluate the saved reward model, and shift its scores so that demonstrations, if there are any, average 0."""
+    """Evaluate the saved reward model. If there are demonstrations, shift its scores so that they average 0."""
     models = trained.gather()
     round_weights(models.policy, models.folder, trained.params.save_dtype)
     measured = _accuracy(models, heldout)

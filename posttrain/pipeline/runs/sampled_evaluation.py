@@ -1,4 +1,4 @@
-"""The settings in `evaluate` that decide which completions are sampled, and those that only score them."""
+"""The settings in `evaluate` that determine the sampled completions, separate from settings that only score them."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ class SampledParams(CompletionsConfig):
 
     data: str = table_slot("prompts", description="the prompts of the evaluation")
     reference: str = model_slot("the reference model for the KL", optional=True)
-    split: Split = Field("test", description="the split of the prompts; test has its own generator seed")
+    split: Split = Field("test", description="the split of the prompts; test prompts have a separate generator seed")
     prompts: int = Field(500, ge=2, description="prompts from the start of the split")
     completions: Completions = Field(
         "full",
-        description="whose prompts and completions completions/, results/ and report/ store: all, those of 20 prompts, "
-        "or none. Unless all are stored, another reward samples them again",
+        description="prompts and completions to store in completions/, results/ and report/: all, of 20 prompts, or "
+        "none. Unless all are stored, a change of the reward samples again",
     )
 
     @property
     def are_stored(self) -> bool:
-        """Whether all completions are stored, so that scores can be made from them."""
+        """True if all completions are stored, so that they can be scored later."""
         return self.completions == "full"
 
 
 class SampledRun(SampledParams):
     """The settings of completions in a run of `evaluate.runs`."""
 
-    policy: str = model_slot("the policy; for a table of pairs also a reward model", scores=None)
+    policy: str = model_slot("the policy; for a table of pairs, it may be a reward model", scores=None)
     data: str = table_slot("prompts", "pairs", "corpus", description="the table to evaluate on")
     by: Literal["samples", "likelihood"] = Field(
         "samples",
@@ -60,15 +60,15 @@ class SampledRun(SampledParams):
 
     @property
     def are_stored(self) -> bool:
-        """Whether it has completions, and all are stored."""
+        """True if it has completions and all are stored."""
         return self.by == "samples" and self.completions == "full"
 
 
 def load_sampled(model: type[M], section: str) -> M:
-    """Return the settings of completions in a section of params.yaml. Those of scores are not read."""
+    """Return the settings of completions in a section of params.yaml, without the settings of scores."""
     value = at(read(), section)
-    own = {key: value[key] for key in value if key not in SCORING} if isinstance(value, Mapping) else value
-    return check(model, {} if own is None else own, where=section)
+    settings = {key: value[key] for key in value if key not in SCORING} if isinstance(value, Mapping) else value
+    return check(model, {} if settings is None else settings, where=section)
 
 
 def load_policies() -> dict[str, str]:

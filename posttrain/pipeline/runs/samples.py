@@ -1,4 +1,4 @@
-"""Tables from own samples: demonstrations, prompts by pass rate, and a simulated annotator's pairs and labels.
+"""Tables from a policy's samples: demonstrations, prompts by pass rate, and a simulated annotator's pairs and labels.
 
 The annotator compares two samples of one prompt by their reward, with Bradley-Terry noise: P(a preferred to b) =
 sigmoid((R_a - R_b) / noise). Held-out comparisons are labelled without noise, so that accuracy on them measures
@@ -43,9 +43,9 @@ class SamplesRun(SampleConfig):
         list(DEFAULT_TABLES), min_length=1, description="the tables to make: pairs, feedback, chat, prompts"
     )
     seed: int = Field(0, ge=0, description="seed of the samples, the pairs and the annotator's errors")
-    prompts: int = Field(500, ge=2, description="training prompts that are sampled")
-    heldout_prompts: int = Field(150, ge=2, description="held-out prompts that are sampled")
-    per_prompt: int = Field(2, ge=1, description="most pairs per prompt")
+    prompts: int = Field(500, ge=2, description="number of training prompts to sample")
+    heldout_prompts: int = Field(150, ge=2, description="number of held-out prompts to sample")
+    per_prompt: int = Field(2, ge=1, description="maximum number of pairs per prompt")
     noise: float = Field(0.25, ge=0, description="the annotator's temperature; 0: never wrong")
     min_score: float | None = Field(
         None, description="minimum reward of a prompt's best sample for a row in chat; null: no minimum"
@@ -70,7 +70,7 @@ class SamplesRun(SampleConfig):
     def _labels_steps_of_feedback(self) -> SamplesRun:
         if self.steps is not None and "feedback" not in self.tables:
             raise ValueError(
-                f"steps become rows of feedback, and tables = {self.tables}. Add feedback, or remove steps"
+                f"steps become rows of feedback, but tables = {self.tables}. Add feedback to tables, or remove steps"
             )
         return self
 
@@ -90,7 +90,7 @@ def sampled_tables(
     rewards: Sequence[float],
     steps: Sequence[LabelledStep] = (),
 ) -> tuple[dict[Kind, pl.DataFrame], dict[str, float]]:
-    """Return the tables that the run makes, and its metrics without the sizes of the tables."""
+    """Return the run's tables, and its metrics without the sizes of the tables."""
     tables: dict[Kind, pl.DataFrame] = {}
     summary: dict[str, float] = {}
     if "pairs" in params.tables or ("feedback" in params.tables and params.steps is None):
@@ -142,7 +142,7 @@ def _best(
     for split in ("train", "heldout"):
         if not any(row["split"] == split for row in demonstrations):
             reached = "" if params.min_score is None else f" of reward >= min_score = {params.min_score:g}"
-            what = f"no {split} prompt got a complete sample{reached} (the best of all has {max(rewards):g})"
+            what = f"no {split} prompt got a complete sample{reached} (the best reward is {max(rewards):g})"
             fix = "Raise samples or prompts, lower min_score, or leave chat out of tables"
             raise DataError(what=what, where=f"{where} (params.yaml)", fix=fix)
     return with_ids(pl.DataFrame(demonstrations), "chat").unique("id", keep="first", maintain_order=True)
@@ -154,7 +154,9 @@ def _of_difficulty(
     """Return the training prompts whose pass rate lies within `pass_rate`, and all held-out prompts."""
     low, high = params.pass_rate
     scores = (rewards[i : i + params.samples] for i in range(0, len(rewards), params.samples))
-    rates = [sum(score >= params.pass_score for score in mine) / len(mine) for mine in scores]
+    rates = [
+        sum(score >= params.pass_score for score in prompt_scores) / len(prompt_scores) for prompt_scores in scores
+    ]
     train = sum(row["split"] == "train" for row in rows)
     selected = [row for row, rate in zip(rows, rates, strict=True) if row["split"] != "train" or low <= rate <= high]
     left = sum(row["split"] == "train" for row in selected)
@@ -167,7 +169,7 @@ def _of_difficulty(
 
 
 def _learnable(sampled: Rollout) -> bool:
-    """Return whether a sample ended with a stop token and has text that a table of demonstrations accepts."""
+    """Tell whether a sample ended with a stop token and has text that a table of demonstrations accepts."""
     contents = [turn["content"] for turn in sampled.turns]
     return not sampled.truncated and all(text.strip() and not re.search(CONTROL, text) for text in contents)
 
@@ -184,13 +186,16 @@ def _annotated(
     Both are always drawn, so that the labels of a seed do not depend on `tables`.
     """
     if several := next((sample for sample in samples if len(sample.turns) > 1), None):
-        what = f"an episode of task '{several.prompt.task}' has {len(several.turns)} turns, and pairs and feedback one"
+        what = (
+            f"an episode of task '{several.prompt.task}' has {len(several.turns)} turns, but pairs and feedback need "
+            "one turn"
+        )
         raise DataError(what=what, where=f"{where} (params.yaml)", fix="Write tables: [chat]")
     rng = random.Random(params.seed)
     pairs, liked, flipped, compared = [], [], 0, 0
     for i, row in enumerate(rows):
-        mine = range(i * params.samples, (i + 1) * params.samples)
-        distinct = {samples[k].text: k for k in mine if not samples[k].truncated and samples[k].text.strip()}
+        places = range(i * params.samples, (i + 1) * params.samples)
+        distinct = {samples[k].text: k for k in places if not samples[k].truncated and samples[k].text.strip()}
         noise = params.noise if row["split"] == "train" else 0.0
         differing = [(a, b) for a, b in combinations(distinct.values(), 2) if rewards[a] != rewards[b]]
         for a, b in rng.sample(differing, min(params.per_prompt, len(differing))):
@@ -223,7 +228,7 @@ def _nothing(params: SamplesRun, where: str, what: str) -> DataError:
 
 
 def _prefers(gap: float, noise: float, rng: random.Random) -> bool:
-    """Return whether the annotator prefers the first of two samples whose rewards differ by `gap`."""
+    """Tell whether the annotator prefers the first of two samples whose rewards differ by `gap`."""
     if noise == 0:
         return gap > 0
     odds = min(max(gap / noise, -MAX_LOG_ODDS), MAX_LOG_ODDS)

@@ -1,4 +1,4 @@
-"""The settings of `data.filters` runs that also filter rows by a reward's score."""
+"""The settings of `data.filters` runs, which can filter rows by a reward's score too."""
 
 from __future__ import annotations
 
@@ -31,21 +31,23 @@ class ScoredFilterRun(FilterRun):
         {}, description="weight of each reward by name; their sum is the score of a row's last answer"
     )
     min_score: float | None = Field(None, description="minimum score of a row's answer")
-    best: int | None = Field(None, ge=1, description="most rows per prompt; those with the highest scores are kept")
+    best: int | None = Field(
+        None, ge=1, description="maximum number of rows per prompt; the rows with the highest scores are kept"
+    )
 
     @model_validator(mode="after")
     def _scores_what_it_chooses_by(self) -> ScoredFilterRun:
         if bool(self.reward) != (self.min_score is not None or self.best is not None):
-            raise ValueError("reward scores rows, and min_score or best choose by it. Set both, or neither")
+            raise ValueError("min_score and best need reward, and reward needs one of them. Set both, or neither")
         if self.reward and not self.data.endswith(tuple(ANSWER)):
             raise ValueError(f"data = {self.data}: its rows have no answers to score. Use {', '.join(ANSWER)}")
         need_reward_model(self.reward, self.reward_model)
         if self.reward:
             need_a_weight(self.reward)
         elif self.against == NONE and not (self.near_duplicates or self.min_chars or self.max_chars):
-            raise ValueError("no filter is set, so no row is left out. Set one, e.g. near_duplicates: 0.8")
+            raise ValueError("no filter is set, so no row would be left out. Set one, e.g. near_duplicates: 0.8")
         if self.against == NONE and "ngram" in self.model_fields_set:
-            raise ValueError(f"ngram = {self.ngram}: it compares with the rows of against, and against is none")
+            raise ValueError(f"ngram = {self.ngram}: it needs a table in against, but against is none")
         for name, term in self.reward.items():
             if fault := row_fault(name, term, answered(EXAMPLE, "messages")):
                 raise ValueError(f"reward.{name}: {fault}")

@@ -32,7 +32,7 @@ class SftRun(SftConfig, HeldoutRows):
     @model_validator(mode="after")
     def _samples_prompts(self) -> SftRun:
         if self.kind == "corpus" and self.watch is not None and self.watch.reward is not None:
-            raise ValueError("watch.reward samples the prompts of demonstrations, and a corpus has none. Remove it")
+            raise ValueError("watch.reward samples prompts of demonstrations, but a corpus has no prompts. Remove it")
         return self
 
 

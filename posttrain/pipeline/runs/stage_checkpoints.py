@@ -1,4 +1,4 @@
-"""The checkpoints of a stage. Its parameters and inputs identify them; resuming after code changes needs consent.
+"""The checkpoints of a stage. Parameters and inputs identify them. Resuming after code changes needs consent.
 
 Each checkpoint records the code, packages and CPU instructions that made it.
 """
@@ -37,7 +37,7 @@ ASKED, ACCEPTED = "asked.json", "accepted.json"
 
 @phase("load")
 def run_key(stage: str, settings: Mapping[str, Any], inputs: Sequence[Path]) -> dict[str, Any]:
-    """Return what identifies a run's checkpoints: the stage, its parameters and the digests of its inputs."""
+    """Return the identity of a run's checkpoints: the stage, its parameters and the digests of its inputs."""
     digests = Digests()
     return plain_key(stage, settings, {path.as_posix(): digests.of(str(path)) for path in inputs})
 
@@ -82,7 +82,7 @@ class Checkpoints(FolderCheckpoints):
             size = format_size(
                 sum(file.stat().st_size for other in others for file in other.rglob("*") if file.is_file())
             )
-            what = f"{len(others)} unfinished runs with other parameters or inputs keep {size} of checkpoints"
+            what = f"{len(others)} unfinished runs with other parameters or inputs use {size} for checkpoints"
             print(f"{self._name}: {what}; `posttrain checkpoints` lists them")
 
     def _before_save(self) -> None:

@@ -16,7 +16,7 @@ _OUTLINES: Final = Outlines()
 
 
 def stage_maker(name: str) -> Maker:
-    """Return the maker of a checkpoint that the run would save now; `name`: e.g. `online@grpo`."""
+    """Return the maker of a checkpoint that the run would save now. `name` is e.g. `online@grpo`."""
     settings = read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {}
     stage = stage_of(settings, name.replace("@", "/")).replace("/", "@", 1)
     library = code_manifest.Library(_OUTLINES)

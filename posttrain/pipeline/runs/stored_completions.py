@@ -1,4 +1,4 @@
-"""The folder of an evaluation's completions: a table, and what was measured with the policy's weights."""
+"""The folder of an evaluation's completions: a table, and metrics measured with the policy's weights."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ MEASURED: Final = "measured.json"
 """The metrics that need the policy's weights. In a folder without a table it is the only file."""
 
 
-def write_completions(found: SampledCompletions, folder: Path) -> None:
+def write_completions(completions: SampledCompletions, folder: Path) -> None:
     """Write the folder, completely or not at all."""
-    parts = [(found.rollouts, False), (found.greedy, True)]
+    parts = [(completions.rollouts, False), (completions.greedy, True)]
     rows = pl.concat(_table(rollouts, greedy=greedy) for rollouts, greedy in parts)
     with atomic_path(folder) as made:
         write_table(with_ids(rows, "completions"), made / TABLE, "completions")
-        write_json(made / MEASURED, rounded(found.metrics, 17))
+        write_json(made / MEASURED, rounded(completions.metrics, 17))
 
 
 def write_no_completions(folder: Path) -> None:
@@ -48,8 +48,8 @@ def read_completions(folder: Path, prompts: Sequence[Prompt], version: str) -> S
     rows = read_table(folder / TABLE, "completions")
     greedy = rows.filter("greedy")
     if greedy["prompt_id"].to_list() != [prompt.id for prompt in prompts]:
-        what = "its completions are not of the prompts that params.yaml and the table name"
-        raise DataError(what=what, where=str(folder / TABLE), fix="Run `dvc repro`, which samples them")
+        what = "its completions answer other prompts than params.yaml and the table specify"
+        raise DataError(what=what, where=str(folder / TABLE), fix="Run `dvc repro` to sample them again")
     asked = {prompt.id: prompt for prompt in prompts}
     return SampledCompletions(
         _rollouts(rows.filter(~pl.col("greedy")).iter_rows(named=True), asked, version, folder),
@@ -63,7 +63,7 @@ def _measured(file: Path) -> dict[str, float]:
     try:
         return {str(name): float(value) for name, value in read_finite_json(file).items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(what=f"no metrics can be read here ({error})", where=str(file), fix=VERIFY) from error
+        raise DataError(what=f"the file has no readable metrics ({error})", where=str(file), fix=VERIFY) from error
 
 
 def _table(rollouts: Sequence[Rollout], *, greedy: bool) -> pl.DataFrame:
@@ -92,13 +92,13 @@ def _table(rollouts: Sequence[Rollout], *, greedy: bool) -> pl.DataFrame:
 def _rollouts(
     rows: Iterable[Mapping[str, Any]], asked: Mapping[str, Prompt], version: str, folder: Path
 ) -> list[Rollout]:
-    found = []
+    rollouts = []
     for row in rows:
         if row["prompt_id"] not in asked:
-            what = f"the row {row['id']} is of a prompt without a greedy completion"
+            what = f"the row {row['id']} belongs to a prompt without a greedy completion"
             raise DataError(what=what, where=str(folder / TABLE), fix=VERIFY)
         prompt = replace(asked[row["prompt_id"]], ids=row["prompt_ids"])
-        found.append(
+        rollouts.append(
             Rollout(
                 prompt,
                 row["sample"],
@@ -114,4 +114,4 @@ def _rollouts(
                 reason=row["reason"],
             )
         )
-    return found
+    return rollouts

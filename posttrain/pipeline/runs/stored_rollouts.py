@@ -22,7 +22,7 @@ from posttrain.settings.plain import check_format
 
 
 class StoredRollouts:
-    """The folder of a run under rollouts/. A folder without the text of all rollouts is rejected."""
+    """The folder of a run under rollouts/. It must contain the text of all rollouts."""
 
     def __init__(self, folder: Path, reader: str) -> None:
         """`reader`: the caller that needs the text, for the error."""
@@ -42,11 +42,11 @@ class StoredRollouts:
             reached = "" if ends is None else f", and from round {ends} on no text: rollouts_gb was reached"
             fix = "Run it again with rollouts: full" + ("" if ends is None else " and a higher rollouts_gb")
             if stored not in ("sampled", "none", "full"):
-                fix = "Use rollouts with tokens and log-probs, as prime-rl's have them"
-            what = f"{reader} needs all rollouts, and these were stored with rollouts: {stored}{reached}"
+                fix = "Use rollouts with tokens and log-probs, e.g. from prime-rl"
+            what = f"{reader} needs all rollouts, but these were stored with rollouts: {stored}{reached}"
             raise DataError(what=what, where=str(folder), fix=fix)
         if sum(int(self.figures(file, pl.len()).item()) for file in self.parts) != rows:
-            raise DataError(what="a part of the rollouts is missing", where=str(folder), fix=VERIFY)
+            raise DataError(what="some of the rollouts are missing", where=str(folder), fix=VERIFY)
 
     def figures(self, file: Path, *columns: pl.Expr | str) -> pl.DataFrame:
         """Return some expressions over a part of the table without reading other columns."""
@@ -70,12 +70,12 @@ class StoredRollouts:
         for file, low, high in self._draws:
             if low < first + len(prompts) and first <= high:
                 rows += _part(file).filter(pl.col("draw").is_between(first, first + len(prompts) - 1)).pipe(records)
-        by_draw = {first + nth: prompt for nth, prompt in enumerate(prompts)}
+        by_draw = {first + offset: prompt for offset, prompt in enumerate(prompts)}
         other = next((row for row in rows if row["prompt_id"] != by_draw[row["draw"]].id), None)
         if other or len(rows) != len(prompts) * self.summary["group_size"]:
             at = other["draw"] if other else first
-            what = f"draw {at} is not of prompt {by_draw[at].id}, as the run's parameters and prompts say"
-            fix = "Restore params.yaml and the prompts, or run it again: `posttrain status` names what changed"
+            what = f"draw {at} is not of prompt {by_draw[at].id}, which the run's parameters and prompts require"
+            fix = "Restore params.yaml and the prompts, or run it again: `posttrain status` shows what changed"
             raise DataError(what=what, where=str(self.folder), fix=fix)
         return [stored_rollout(row, by_draw[row["draw"]]) for row in rows]
 
@@ -83,8 +83,8 @@ class StoredRollouts:
     def _draws(self) -> list[tuple[Path, int, int]]:
         """Yield each part with its first and last draw."""
         bounds = (pl.col("draw").min().alias("low"), pl.col("draw").max().alias("high"))
-        found = [(file, *self.figures(file, *bounds).row(0)) for file in self.parts]
-        return [(file, low, high) for file, low, high in found if low is not None]
+        bounds_of_part = [(file, *self.figures(file, *bounds).row(0)) for file in self.parts]
+        return [(file, low, high) for file, low, high in bounds_of_part if low is not None]
 
 
 @lru_cache(maxsize=1)
@@ -118,7 +118,7 @@ class StoredGroups:
         self._stored = stored
 
     def sync(self, step: int) -> None:
-        """Do nothing: there are no weights to sample with."""
+        """Do nothing, because there are no weights to sample with."""
 
     def sample(self, draw: Draw) -> list[Rollout]:
         """Return a group for each prompt, in order."""

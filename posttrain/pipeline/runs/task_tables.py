@@ -82,7 +82,7 @@ def _function(generator: Generator) -> str:
 def _call_generator(name: str, generator: Generator, params: Params) -> dict[Kind, pl.DataFrame]:
     """Return a generator's frames after checking that they are the tables that the generator lists."""
     try:
-        found: Any = generator.tables(params)
+        frames: Any = generator.tables(params)
     except PosttrainError:
         raise
     except Exception as error:
@@ -91,19 +91,19 @@ def _call_generator(name: str, generator: Generator, params: Params) -> dict[Kin
         what = f"it raised {type(error).__name__}: {shortened(str(error), 300)}{place_in_own_code(error)}"
         raise _generator_error(name, generator, what, "Fix it; POSTTRAIN_TRACEBACK=1 shows where") from error
     kinds = ", ".join(generator.kinds)
-    if not isinstance(found, Mapping):
-        what = f"it returned a {type(found).__name__}, not a dict of tables"
+    if not isinstance(frames, Mapping):
+        what = f"it returned a {type(frames).__name__}, not a dict of tables"
         raise _generator_error(name, generator, what, f"Return a dict with a polars DataFrame for each of: {kinds}")
     known = [kind for kind in COLUMNS if SPLITS[kind]]
-    if set(found) != set(generator.kinds) or not set(found) <= set(known):
-        what = f"it returned the tables {', '.join(map(str, found)) or '(none)'}, and its Generator names {kinds}"
-        fix = f"Return the tables that the Generator names; kinds of tables are {', '.join(known)}"
+    if set(frames) != set(generator.kinds) or not set(frames) <= set(known):
+        what = f"it returned the tables {', '.join(map(str, frames)) or '(none)'}, but its Generator declares {kinds}"
+        fix = f"Return the tables that the Generator declares; kinds of tables are {', '.join(known)}"
         raise _generator_error(name, generator, what, fix)
-    for kind, frame in found.items():
+    for kind, frame in frames.items():
         if not isinstance(frame, pl.DataFrame):
             what = f"its `{kind}` table is a {type(frame).__name__}, not a polars DataFrame"
             raise _generator_error(name, generator, what, "Return pl.DataFrame(rows)")
-    return dict(found)
+    return dict(frames)
 
 
 def _with_default_columns(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
@@ -142,14 +142,14 @@ def _check_info(name: str, infos: Sequence[Any]) -> None:
             valid = False
         if not valid:
             what = f"row {row} of its prompts has info = {excerpt(info)}, which is not a JSON object"
-            raise DataError(what=what, where=f"task '{name}'", fix="Write json.dumps({...}), or leave the column out")
+            raise DataError(what=what, where=f"task '{name}'", fix="Write json.dumps({...}), or omit the column")
 
 
 def task_run(run: str) -> tuple[str, Generator, Params]:
     """Return the task of a run of `data.tasks`, its generator and its parameters."""
     where = f"data.tasks.{run}"
-    own = at(read(), where)
-    name = own.get("task") if isinstance(own, dict) else None
+    run_settings = at(read(), where)
+    name = run_settings.get("task") if isinstance(run_settings, dict) else None
     if not isinstance(name, str):
         what = f"{where}.task = {excerpt(name, 80)} is unknown" if name is not None else f"{where}.task is missing"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Give one of: {', '.join(TASKS)}")
@@ -157,10 +157,12 @@ def task_run(run: str) -> tuple[str, Generator, Params]:
     shared = own_options(run, generator.params) if generator else {}
     if shared:
         check(OwnTables, shared, where=where)
-    return name, *generator_of(name, {key: own[key] for key in own if key not in ("task", *shared)}, where)
+    return name, *generator_of(
+        name, {key: run_settings[key] for key in run_settings if key not in ("task", *shared)}, where
+    )
 
 
-def generator_of(name: str, own: Mapping[str, Any], where: str) -> tuple[Generator, Params]:
+def generator_of(name: str, run: Mapping[str, Any], where: str) -> tuple[Generator, Params]:
     """Return the generator of a task, with its parameters."""
     if name not in TASKS and not is_import_path(name):
         what = f"{where}.task = '{name[:80]}' is unknown"
@@ -169,4 +171,4 @@ def generator_of(name: str, own: Mapping[str, Any], where: str) -> tuple[Generat
     if generator is None:
         what = f"{where}.task = '{name}' generates no tables"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Give the task a generator, or its tables under data.files")
-    return generator, check(generator.params, own, where=where)
+    return generator, check(generator.params, run, where=where)

@@ -25,7 +25,7 @@ from posttrain.train.tokenize_tables import conversation
 
 
 def distill_run(reads: RunInputs[Any]) -> OnlineRun:
-    """Return a run of `distill.runs` with its inputs read: prompts, the student and the teachers."""
+    """Read the inputs of a run of `distill.runs` (prompts, student, teachers) and return the run."""
     params, section = reads.params, reads.section
     start, table = reads.start(params.start), reads.table(params.data)
     named = model_of(params.teacher, f"{section}.teacher")

@@ -1,4 +1,4 @@
-"""The lengths of a table's rows in tokens, by part: text to print and data for `dvc plots show`."""
+"""The lengths of a table's rows in tokens, per part, as text and as data for `dvc plots show`."""
 
 from __future__ import annotations
 

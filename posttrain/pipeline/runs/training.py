@@ -97,7 +97,7 @@ class TrainingStage(RunInputs[P]):
         return model_path(self.name)
 
     def save(self, trained: Trained, metrics: Mapping[str, Any]) -> None:
-        """Write the model, the rollouts (if the run has some) and the metrics. Only the first process continues."""
+        """Write the model, the metrics and, if there are any, the rollouts. Only the first process continues."""
         trained.gather()
         trained.rollouts.finish(
             rollouts_path(self.name),
@@ -108,7 +108,7 @@ class TrainingStage(RunInputs[P]):
         write_json(metrics_path(self.name), metrics)
 
     def save_sampled(self, trained: Trained) -> None:
-        """Save a training on own samples, with the means of its last steps."""
+        """Save a training on the policy's own samples, with the means of its last steps."""
         figures = trained.means(self.params.summary) | trained.figures  # type: ignore[attr-defined]
         self.save(
             trained, {"algorithm": self.params.algorithm, "steps": trained.steps, **figures, **trained.kept}  # type: ignore[attr-defined]
@@ -117,7 +117,7 @@ class TrainingStage(RunInputs[P]):
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """The inputs of a training on table rows, as values."""
+    """The loaded inputs of a training on table rows."""
 
     models: ModelSet
     text: ChatText

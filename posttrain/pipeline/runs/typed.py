@@ -31,9 +31,9 @@ def load_settings(group: str, name: str) -> Any:
     return task_run(name)[2] if group == "data.tasks" else settings_of(group, at(read(), where), where)
 
 
-def settings_of(group: str, own: Any, where: str) -> Any:
+def settings_of(group: str, run: Any, where: str) -> Any:
     """Return the typed settings for a run's mapping in params.yaml."""
     if group in ALGORITHMS:
-        return typed_run(own, where, ALGORITHMS[group])
-    model = evaluator_of(own, where).runs if group == EVALUATED else MODELS[group]
-    return check(model, {} if own is None else own, where=where)
+        return typed_run(run, where, ALGORITHMS[group])
+    model = evaluator_of(run, where).runs if group == EVALUATED else MODELS[group]
+    return check(model, {} if run is None else run, where=where)

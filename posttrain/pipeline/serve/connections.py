@@ -18,10 +18,10 @@ IDLE_S: Final = 15.0
 
 
 class Connection(H11Protocol):
-    """A connection that is closed if it is idle too long, or the longest when there are too many."""
+    """A connection that is closed if it is idle too long, or if it is the longest idle of too many connections."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start to wait for a request. Close the longest idle connection if there are too many."""
+        """Start waiting for a request. If there are too many connections, close the longest idle one."""
         super().connection_made(transport)
         self.idle_since = self.loop.time()
         self._watch = self.loop.call_later(IDLE_S, self._close_idle)
@@ -41,7 +41,7 @@ class Connection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no request is in progress: none came yet, or only a part of its head."""
+        """Tell whether no request is in progress: nothing arrived yet, or only a part of a request's head."""
         cycle: Any = self.cycle
         return cycle is None or bool(cycle.response_complete)
 

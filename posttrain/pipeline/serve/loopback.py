@@ -19,6 +19,6 @@ def listening(port: int) -> socket.socket:
         listener.listen(128)
     except (OSError, OverflowError) as error:
         listener.close()
-        fix = "Give another --port; 0 takes a free one"
+        fix = "Choose another --port; 0 means any free port"
         raise PipelineError(what=f"the port cannot be used ({error})", where=f"--port {port}", fix=fix) from error
     return listener

@@ -33,7 +33,7 @@ ANSWER_TOKENS = 512
 
 @dataclass(frozen=True)
 class Job:
-    """A conversation to answer `n` times. The seed decides the answers, whatever else is in the batch."""
+    """A conversation to answer `n` times. The answers depend on the seed, not on other jobs in the batch."""
 
     messages: Sequence[Mapping[str, str]]
     sampling: SamplingParams
@@ -62,11 +62,11 @@ class Answers:
 
 
 class Scored(NamedTuple):
-    """The log-probs of a text's tokens: of the likeliest tokens at each position, and of the token itself."""
+    """The log-probs at each position of a text, for the likeliest tokens and for the text's token."""
 
     likeliest: Sequence[Mapping[int, float]]
     """For each token except the first: id -> log-prob, the likeliest first."""
-    own: Sequence[Mapping[int, float]]
+    text_logps: Sequence[Mapping[int, float]]
     """For each token except the first: its id -> its log-prob."""
     following: int
     """The likeliest token after the text."""
@@ -85,8 +85,8 @@ class Policy:
         self._sampler = LocalSampler(self._model, self.text.stops, runtime, model)
 
     def answer(self, jobs: Sequence[Job]) -> list[Answers | PosttrainError]:
-        """Return the answers to each job. A conversation that the model cannot read gets its own error."""
-        found: dict[int, Answers | PosttrainError] = {}
+        """Return the answers to each job, or an error for a conversation that the model cannot read."""
+        answers: dict[int, Answers | PosttrainError] = {}
         together: dict[tuple[str, bool], list[tuple[int, list[int]]]] = defaultdict(list)
         sampling: dict[str, SamplingParams] = {}
         for place, job in enumerate(jobs):
@@ -95,25 +95,29 @@ class Policy:
                 ids = self.text.prompt(job.messages)
                 params = self._fitting(job.sampling, len(ids))
             except PosttrainError as error:
-                found[place] = error
+                answers[place] = error
                 continue
             key = params.model_dump_json()
             sampling[key] = params
             together[key, job.greedy].append((place, ids))
         for (key, greedy), members in together.items():
-            found |= self._sampled([(place, jobs[place], ids) for place, ids in members], sampling[key], greedy=greedy)
-        return [found[place] for place in range(len(jobs))]
+            answers |= self._sampled(
+                [(place, jobs[place], ids) for place, ids in members], sampling[key], greedy=greedy
+            )
+        return [answers[place] for place in range(len(jobs))]
 
     @torch.no_grad()
     def score(self, ids: Sequence[int], top: int) -> Scored:
-        """Return the log-probs of the likeliest tokens at each position of a text, and of its own tokens."""
+        """Return the log-probs of the likeliest tokens at each position of a text, and of the text's tokens."""
         context, size = self._sampler.context, vocabulary(self._model)
         if context is not None and len(ids) > context:
             what = f"{len(ids)} tokens are more than the model's context of {context}"
             raise DataError(what=what, where=self._sampler.version, fix="Send fewer")
         if wrong := [token for token in ids if not 0 <= token < size]:
             raise DataError(
-                what=f"there is no token {wrong[0]}", where=self._sampler.version, fix=f"Send 0 to {size - 1}"
+                what=f"token {wrong[0]} does not exist",
+                where=self._sampler.version,
+                fix=f"Use ids from 0 to {size - 1}",
             )
         hidden_TD = packed_states(self._model, pack([TokenRow(ids[:1], ids[1:])]).to(self._device))
         logits = head_of(self._model).logits
@@ -124,12 +128,14 @@ class Policy:
             next_T = torch.tensor([*ids[1:], int(best_TK[-1, 0])])[start : start + TILE_TOKENS].to(self._device)
             next_logp_T = logp_TV.gather(-1, next_T[:, None]).squeeze(-1)
             rows = zip(best_TK.tolist(), best_logp_TK.tolist(), next_T.tolist(), next_logp_T.tolist(), strict=True)
-            likeliest += [dict(zip(best, logps, strict=True)) | {own: logp} for best, logps, own, logp in rows]
-        own = [{token: said[token]} for token, said in zip(ids[1:], likeliest, strict=False)]
-        return Scored(likeliest[:-1], own, int(best_TK[-1, 0]))
+            likeliest += [
+                dict(zip(best, logps, strict=True)) | {text_token: logp} for best, logps, text_token, logp in rows
+            ]
+        text_logps = [{token: said[token]} for token, said in zip(ids[1:], likeliest, strict=False)]
+        return Scored(likeliest[:-1], text_logps, int(best_TK[-1, 0]))
 
     def score_chat(self, messages: Sequence[Mapping[str, str]], *, opened: bool) -> Scored:
-        """Return the log-probs of a conversation's tokens; `opened`: up to where the model would answer."""
+        """Return the log-probs of a conversation's tokens; `opened`: including the header of the model's answer."""
         self._check_size(messages)
         return self.score(self.text.prompt(messages) if opened else self.text.whole([messages])[0], 1)
 
@@ -163,7 +169,7 @@ class Policy:
     def _sampled(
         self, jobs: Sequence[tuple[int, Job, list[int]]], params: SamplingParams, *, greedy: bool
     ) -> dict[int, Answers]:
-        requests = [Request(ids, f"{job.seed}:{nth}") for _, job, ids in jobs for nth in range(job.n)]
+        requests = [Request(ids, f"{job.seed}:{index}") for _, job, ids in jobs for index in range(job.n)]
         completions = iter(self._sampler.generate(requests, params, 0, greedy=greedy))
         return {
             place: Answers(
@@ -186,5 +192,5 @@ def _folder(model: str) -> Path:
     for folder in (Path(model), model_path(model)):
         if config_file(folder).is_file():
             return folder
-    fix = "Give a folder with config.json, or a model under models/ such as online/grpo; `dvc repro` makes the models"
+    fix = "Give a folder with config.json, or a model under models/ such as online/grpo, which `dvc repro` makes"
     raise ParamsError(what="this is not a model", where=model, fix=fix)

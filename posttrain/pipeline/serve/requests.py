@@ -37,7 +37,7 @@ class Turn(Params):
 
 
 class StreamOptions(Params):
-    """What a stream contains besides the text."""
+    """The additional content of a stream."""
 
     include_usage: bool = Field(False, description="end with a chunk that contains the token counts")
 
@@ -50,11 +50,11 @@ class ChatRequest(Params):
     n: int = Field(1, ge=1, le=128, description="number of completions")
     temperature: float = Field(1.0, ge=0, le=10, description="0: the likeliest token at each step")
     top_p: float = Field(
-        1.0, gt=0, le=1, description="sample from the fewest likeliest tokens with this total probability"
+        1.0, gt=0, le=1, description="sample from the smallest set of likeliest tokens with this total probability"
     )
     top_k: int | None = Field(None, ge=1, description="sample from this many likeliest tokens")
-    max_tokens: int | None = Field(None, ge=1, le=100_000, description="most tokens of a completion")
-    max_completion_tokens: int | None = Field(None, ge=1, le=100_000, description="another name of max_tokens")
+    max_tokens: int | None = Field(None, ge=1, le=100_000, description="maximum number of tokens of a completion")
+    max_completion_tokens: int | None = Field(None, ge=1, le=100_000, description="alias of max_tokens")
     stop: str | list[str] | None = Field(None, description="strings that end a completion; they are not returned")
     seed: int | None = Field(None, description="the same seed gives the same completions; null: random")
     logprobs: bool | None = Field(None, description="add the log-prob of each token at the sampling temperature")
@@ -73,11 +73,11 @@ class ChatRequest(Params):
     @model_validator(mode="after")
     def _scores_or_answers(self) -> ChatRequest:
         if self.prompt_logprobs is None and not self.add_generation_prompt:
-            raise ValueError("add_generation_prompt is for requests with prompt_logprobs: 0")
+            raise ValueError("add_generation_prompt needs prompt_logprobs: 0")
         if self.prompt_logprobs is not None and (self.n != 1 or self.max_tokens != 1 or self.stream):
-            raise ValueError("prompt_logprobs takes n: 1, max_tokens: 1 and no stream")
+            raise ValueError("prompt_logprobs needs n: 1, max_tokens: 1 and no stream")
         if self.prompt_logprobs is not None and (unread := self._sampling()):
-            raise ValueError(f"{', '.join(unread)}: not read with prompt_logprobs. Remove it")
+            raise ValueError(f"{', '.join(unread)}: not supported with prompt_logprobs. Remove it")
         return self
 
     def _sampling(self) -> list[str]:
@@ -106,12 +106,12 @@ class ChatRequest(Params):
 
 
 class TokensRequest(Params):
-    """The body of POST /v1/completions: the log-probs of a text's tokens, as vLLM returns them."""
+    """The body of POST /v1/completions, which returns the log-probs of a text's tokens in vLLM's format."""
 
     model: str = Field(description="the served model's name, as in /v1/models")
     prompt: list[int] = Field(min_length=2, max_length=2**20, description="token ids")
     prompt_logprobs: int = Field(
-        ge=1, le=1000, description="likeliest tokens at each position; the token itself is added"
+        ge=1, le=1000, description="number of likeliest tokens at each position; the text's own token is added"
     )
     max_tokens: Literal[1] = Field(1, description="only 1 is supported")
     temperature: Literal[0] = Field(0, description="only 0 is supported")
@@ -129,39 +129,39 @@ def parsed(body: bytes, kind: type[R]) -> R:
     return check(kind, data, where="request", file="the request")
 
 
-def reply(policy: Policy, request: ChatRequest, found: Answers) -> dict[str, Any]:
+def reply(policy: Policy, request: ChatRequest, answers: Answers) -> dict[str, Any]:
     """Return a `chat.completion` object."""
     choices = [
         {
-            "index": nth,
+            "index": index,
             "message": {"role": "assistant", "content": answer.text},
             "finish_reason": answer.finish,
             "logprobs": _logprobs(policy, answer) if request.logprobs else None,
         }
-        for nth, answer in enumerate(found.answers)
+        for index, answer in enumerate(answers.answers)
     ]
-    return {**_head(request, "chat.completion"), "choices": choices, "usage": _usage(found)}
+    return {**_head(request, "chat.completion"), "choices": choices, "usage": _usage(answers)}
 
 
-def scores(policy: Policy, request: TokensRequest, found: Scored) -> dict[str, Any]:
+def scores(policy: Policy, request: TokensRequest, scored: Scored) -> dict[str, Any]:
     """Return a `text_completion` object with `prompt_logprobs`."""
-    choice = {"index": 0, "text": policy.token(found.following), "finish_reason": "length", "logprobs": None}
+    choice = {"index": 0, "text": policy.token(scored.following), "finish_reason": "length", "logprobs": None}
     return {
         **_head(request, "text_completion"),
-        "choices": [{**choice, "prompt_logprobs": _said(policy, found.likeliest)}],
-        "usage": _scored(found),
+        "choices": [{**choice, "prompt_logprobs": _said(policy, scored.likeliest)}],
+        "usage": _scored(scored),
     }
 
 
-def chat_scores(policy: Policy, request: ChatRequest, found: Scored) -> dict[str, Any]:
+def chat_scores(policy: Policy, request: ChatRequest, scored: Scored) -> dict[str, Any]:
     """Return a `chat.completion` object with `prompt_logprobs` in the same place as vLLM."""
-    message = {"role": "assistant", "content": policy.token(found.following)}
+    message = {"role": "assistant", "content": policy.token(scored.following)}
     choice = {"index": 0, "message": message, "finish_reason": "length", "logprobs": None}
     return {
         **_head(request, "chat.completion"),
         "choices": [choice],
-        "usage": _scored(found),
-        "prompt_logprobs": _said(policy, found.own),
+        "usage": _scored(scored),
+        "prompt_logprobs": _said(policy, scored.text_logps),
     }
 
 
@@ -178,24 +178,24 @@ def _said(policy: Policy, likeliest: Sequence[Mapping[int, float]]) -> list[dict
     ]
 
 
-def _scored(found: Scored) -> dict[str, int]:
-    tokens = len(found.likeliest) + 1
+def _scored(scored: Scored) -> dict[str, int]:
+    tokens = len(scored.likeliest) + 1
     return {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1}
 
 
-def events(policy: Policy, request: ChatRequest, found: Answers) -> str:
-    """Return the same as server-sent events: one chunk per completion, and a final one."""
+def events(policy: Policy, request: ChatRequest, answers: Answers) -> str:
+    """Return the completions as server-sent events: one chunk per completion, and a final chunk."""
     head = _head(request, "chat.completion.chunk")
     chunks: list[dict[str, Any]] = []
-    for nth, answer in enumerate(found.answers):
+    for index, answer in enumerate(answers.answers):
         logprobs = _logprobs(policy, answer) if request.logprobs else None
         delta = {"role": "assistant", "content": answer.text}
         chunks.append(
-            {**head, "choices": [{"index": nth, "delta": delta, "finish_reason": None, "logprobs": logprobs}]}
+            {**head, "choices": [{"index": index, "delta": delta, "finish_reason": None, "logprobs": logprobs}]}
         )
-        chunks.append({**head, "choices": [{"index": nth, "delta": {}, "finish_reason": answer.finish}]})
+        chunks.append({**head, "choices": [{"index": index, "delta": {}, "finish_reason": answer.finish}]})
     if request.stream_options and request.stream_options.include_usage:
-        chunks.append({**head, "choices": [], "usage": _usage(found)})
+        chunks.append({**head, "choices": [], "usage": _usage(answers)})
     return "".join(f"data: {chunk}\n\n" for chunk in [*map(json.dumps, chunks), "[DONE]"])
 
 
@@ -208,10 +208,10 @@ def _head(request: ChatRequest | TokensRequest, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": request.model}
 
 
-def _usage(found: Answers) -> Mapping[str, int]:
-    completion = sum(len(answer.ids) for answer in found.answers)
-    total = found.prompt_tokens + completion
-    return {"prompt_tokens": found.prompt_tokens, "completion_tokens": completion, "total_tokens": total}
+def _usage(answers: Answers) -> Mapping[str, int]:
+    completion = sum(len(answer.ids) for answer in answers.answers)
+    total = answers.prompt_tokens + completion
+    return {"prompt_tokens": answers.prompt_tokens, "completion_tokens": completion, "total_tokens": total}
 
 
 def _logprobs(policy: Policy, answer: Answer) -> dict[str, Any]:

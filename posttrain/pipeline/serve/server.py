@@ -126,22 +126,22 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
             return refusal
         if asked.prompt_logprobs is not None:
             return await _scored(policy, asked, batcher.turn)
-        found = await _unless_gone(request, asyncio.ensure_future(batcher.answer(asked.job())))
-        if found is None:
+        result = await _unless_gone(request, asyncio.ensure_future(batcher.answer(asked.job())))
+        if result is None:
             return _GONE
-        if isinstance(found, PosttrainError):
-            raise found
+        if isinstance(result, PosttrainError):
+            raise result
         if asked.stream:
-            return Response(events(policy, asked, found), media_type="text/event-stream")
-        return JSONResponse(reply(policy, asked, found))
+            return Response(events(policy, asked, result), media_type="text/event-stream")
+        return JSONResponse(reply(policy, asked, result))
 
     async def tokens(request: Request) -> Response:
         asked = await asyncio.to_thread(parsed, await _body(request), TokensRequest)
         if refusal := another(asked.model):
             return refusal
         async with batcher.turn:
-            found = await asyncio.to_thread(policy.score, asked.prompt, asked.prompt_logprobs)
-        return JSONResponse(scores(policy, asked, found))
+            result = await asyncio.to_thread(policy.score, asked.prompt, asked.prompt_logprobs)
+        return JSONResponse(scores(policy, asked, result))
 
     routes = [
         Route("/v1/models", models, methods=["GET"]),
@@ -171,8 +171,8 @@ def _checked(answer: Callable[[Request], Awaitable[Response]], secret: str) -> C
 
 async def _scored(policy: Policy, asked: ChatRequest, turn: asyncio.Lock) -> Response:
     async with turn:
-        found = await asyncio.to_thread(policy.score_chat, asked.turns, opened=asked.add_generation_prompt)
-    return JSONResponse(chat_scores(policy, asked, found))
+        scored = await asyncio.to_thread(policy.score_chat, asked.turns, opened=asked.add_generation_prompt)
+    return JSONResponse(chat_scores(policy, asked, scored))
 
 
 _GONE = Response(status_code=499)
@@ -252,8 +252,8 @@ def _secret(file: Path) -> Iterator[tuple[str, str]]:
     given = os.environ.get(SECRET)
     if given is not None:
         if len(given) < 16 or not given.isascii() or not given.isprintable() or " " in given:
-            fix = "Use 16 or more letters and digits, or unset it: a key is then made"
-            raise ParamsError(what="this is not a usable key", where=SECRET, fix=fix)
+            fix = "Use at least 16 letters and digits, or unset it to get a generated key"
+            raise ParamsError(what="this is not a valid key", where=SECRET, fix=fix)
         yield given, f"${SECRET}"
         return
     secret = secrets.token_urlsafe(32)

@@ -1,4 +1,4 @@
-"""Compute the unpacked size of an Arrow file's buffers from its messages, before unpacking.
+"""Compute the unpacked size of an Arrow file's buffers from its messages, without unpacking them.
 
 The format: https://arrow.apache.org/docs/format/Columnar.html. A message is a flatbuffer, followed by a body of
 buffers; a packed buffer begins with its unpacked size.
@@ -24,7 +24,7 @@ _WIDTH: Final = 8
 
 
 def unpacked_sizes(stream: BinaryIO, start: int) -> Iterator[int]:
-    """Yield the unpacked bytes of each batch. Raise ValueError if a message is damaged or leaves the file."""
+    """Yield the unpacked bytes of each batch. Raise ValueError if a message is damaged or longer than the file."""
     end = stream.seek(0, os.SEEK_END)
     place = start
     while (message := _message(stream, place, end)) is not None:
@@ -34,14 +34,14 @@ def unpacked_sizes(stream: BinaryIO, start: int) -> Iterator[int]:
         except (struct.error, IndexError) as error:
             raise ValueError("a message is damaged") from error
         if not 0 <= size <= end - body:
-            raise ValueError(f"a message has {size:,} bytes, and the file ends before")
+            raise ValueError(f"a message has {size:,} bytes, but the file ends before that")
         if table is not None:
             yield _unpacked(stream, metadata, table, body, size)
         place = body + size
 
 
 def shared_size(array: pa.Array) -> int:
-    """Return the bytes of an array's values. Values that rows share are counted for each row."""
+    """Return the bytes of an array's values. Values shared by rows are counted once per row."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         lengths = _lengths(array.dictionary)
@@ -50,7 +50,7 @@ def shared_size(array: pa.Array) -> int:
         views = np.frombuffer(array.buffers()[1], dtype=np.int32).reshape(-1, 4)  # each begins with its length
         return int(views[array.offset : array.offset + len(array), 0].astype(np.int64).sum())
     if pa.types.is_run_end_encoded(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        raise ValueError(f"a column of the type {kind} is not read. Write it as a plain list or text")
+        raise ValueError(f"columns of the type {kind} are not supported. Write it as a plain list or text")
     if pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return sum(map(shared_size, array.flatten() if pa.types.is_struct(kind) else [array.flatten()]))
     return 0
@@ -82,7 +82,7 @@ def _message(stream: BinaryIO, place: int, end: int) -> tuple[bytes, int] | None
     if length == 0:
         return None
     if length > end - at:
-        raise ValueError(f"a message has {length:,} bytes, and the file ends before")
+        raise ValueError(f"a message has {length:,} bytes, but the file ends before that")
     stream.seek(at)
     return stream.read(length), at + length
 
@@ -104,31 +104,31 @@ def _unpacked(stream: BinaryIO, data: bytes, table: int, body: int, size: int) -
     """Return the bytes of a batch after its buffers are unpacked."""
     try:
         rows = _number(data, _field(data, table, 0))
-        nodes, buffers, packed = (_field(data, table, nth) for nth in (1, 2, 3))
+        nodes, buffers, packed = (_field(data, table, index) for index in (1, 2, 3))
         values = max([rows, *(pair[0] for pair in _pairs(data, nodes))])
-        found = _WIDTH * (int(max(values, 0)) + sum(max(int(pair[0]), 0) for pair in _pairs(data, nodes)))
+        unpacked_size = _WIDTH * (int(max(values, 0)) + sum(max(int(pair[0]), 0) for pair in _pairs(data, nodes)))
         for offset, length in _pairs(data, buffers):
             if not 0 <= offset <= offset + length <= size:
-                raise ValueError("a buffer leaves its message")
+                raise ValueError("a buffer ends outside its message")
             stream.seek(body + offset)
             unpacked = struct.unpack("<q", stream.read(8))[0] if packed and length >= 8 else -1
-            found += max(int(length), int(unpacked))
+            unpacked_size += max(int(length), int(unpacked))
     except (struct.error, IndexError) as error:
         raise ValueError("a message is damaged") from error
-    return found
+    return unpacked_size
 
 
 def _root(data: bytes) -> int:
     return int(struct.unpack_from("<I", data)[0])
 
 
-def _field(data: bytes, table: int, nth: int) -> int:
+def _field(data: bytes, table: int, index: int) -> int:
     """Return the offset of the n-th field of a flatbuffer table; 0 if it is missing."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, vtable)
-    if 4 + 2 * nth + 2 > size:
+    if 4 + 2 * index + 2 > size:
         return 0
-    (offset,) = struct.unpack_from("<H", data, vtable + 4 + 2 * nth)
+    (offset,) = struct.unpack_from("<H", data, vtable + 4 + 2 * index)
     return table + offset if offset else 0
 
 
@@ -148,4 +148,4 @@ def _pairs(data: bytes, place: int) -> list[Any]:
     (count,) = struct.unpack_from("<I", data, vector)
     if count * 16 > len(data):
         raise ValueError("a message is damaged")
-    return [struct.unpack_from("<qq", data, vector + 4 + 16 * nth) for nth in range(count)]
+    return [struct.unpack_from("<qq", data, vector + 4 + 16 * index) for index in range(count)]

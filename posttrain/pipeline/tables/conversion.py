@@ -1,4 +1,4 @@
-"""Read parts row by row into a frame that keeps each row's file and line, and the rejected rows."""
+"""Read parts row by row into a frame with each row's file and line, and collect the rejected rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RefusedRow:
 
 @dataclass
 class ConvertedRows:
-    """The rows of a source: converted rows, and rows that cannot be converted.
+    """The converted rows of a source, and the rows that cannot be converted.
 
     `source`: the source's name of a row's split. `given`: the value of the row's own column `split`.
     """
@@ -98,7 +98,7 @@ class _Reading:
     size: int = 0
     """The bytes of the kept rows."""
     has_layout: bool = False
-    """Whether any row has the columns of a layout."""
+    """True if any row has the columns of a layout."""
 
     def add(self, source: str, part: Part) -> None:
         file_columns = Columns(wanted_columns(self.kind) | self.columns.read)
@@ -133,14 +133,14 @@ class _Reading:
 
     def done(self) -> ConvertedRows:
         if self.unwanted and not self.has_layout and not self.refused:
-            what = f"`where` leaves none of the {self.unwanted:,} rows"
-            raise DataError(what=what, where=self.where, fix="Name values that the column has, or remove it")
+            what = f"`where` matches none of the {self.unwanted:,} rows"
+            raise DataError(what=what, where=self.where, fix="Use values that occur in the column, or remove `where`")
         if not self.has_layout:
             names = ", ".join(map(printable, self.file_columns))
             known = sorted(wanted_columns(self.kind))
             unknown = next((name for name in self.columns.rename.values() if name not in known), None)
             if unknown is not None:
-                what = f"rename makes a column '{printable(unknown)}', and no layout of a '{self.kind}' table has it"
+                what = f"rename makes a column '{printable(unknown)}', which no layout of a '{self.kind}' table has"
                 raise DataError(what=what, where=self.where, fix=did_you_mean(unknown, known))
             raise DataError(
                 what=f"a '{self.kind}' table cannot be made from the columns {names[:300] or '(none)'}",
@@ -150,7 +150,7 @@ class _Reading:
         return ConvertedRows(pl.concat(self.frames, how="diagonal"), self.refused, self.limited, self.unwanted)
 
     def _wanted(self, read: Row | str) -> bool | str:
-        """Return whether `where` keeps a row, or why this cannot be decided."""
+        """Tell whether `where` keeps a row, or why this cannot be decided."""
         if isinstance(read, str) or not self.columns.where:
             return True
         try:
@@ -203,6 +203,9 @@ class _Reading:
         self.size += int(frame.estimated_size())
         if self.size * _LATER > free_memory():
             read, later = sum(frame.height for frame in self.frames), format_size(self.size * _LATER)
-            what = f"the first {read:,} rows take {format_size(self.size)} of memory, and {later} more are not free"
-            fix = "Every stage reads a table whole: keep fewer rows (`limit`, `where`), or take a larger machine"
+            what = (
+                f"the first {read:,} rows take {format_size(self.size)} of memory, and the rest needs {later} more "
+                "than is free"
+            )
+            fix = "Every stage reads whole tables into memory. Use fewer rows (`limit`, `where`) or a larger machine"
             raise DataError(what=what, where=self.where, fix=fix)

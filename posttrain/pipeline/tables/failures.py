@@ -1,4 +1,4 @@
-"""Violations of a table's schema: each with its row, column, value and fix, and the lines of an error.
+"""Violations of a table's schema, with row, column, value and fix, and the lines of an error.
 
 pandera is only imported for validation, and without pandas, which polars' tables do not need.
 """
@@ -27,7 +27,7 @@ NOT_NEEDED: Final = ("pandas", "hypothesis")
 
 @dataclass(frozen=True)
 class Failure:
-    """One violated rule. `rows` are the rows that violate it, in order (none if the whole table does)."""
+    """One violated rule. `rows`: the rows that violate it, in order; empty if the table as a whole does."""
 
     column: str
     rule: str
@@ -80,7 +80,7 @@ def rejected_rows(frame: pl.DataFrame, failures: Iterable[Failure]) -> pl.DataFr
 def failure_lines(
     frame: pl.DataFrame, failures: Iterable[Failure], place: Callable[[int], str] = "row {}".format
 ) -> list[str]:
-    """Return at most `LISTED` failures, some of every rule, in the order of the rows. `place` names a row."""
+    """Return at most `LISTED` failures, some for every rule, in row order. `place` returns a row's name."""
     listed = sorted(_round_robin(list(failures)), key=lambda pair: (pair[0], list(frame.columns).index(pair[1].column)))
     return [
         f"{place(row)}, {failure.column} = {short_repr(frame[failure.column][row])}: {failure.rule}"
@@ -97,11 +97,11 @@ def first_line(error: BaseException) -> str:
 def _round_robin(failures: list[Failure]) -> Iterator[tuple[int, Failure]]:
     """Yield the first row of every rule, then the second of every rule, and so on, so that no rule hides another."""
     left = LISTED
-    for nth in range(LISTED):
+    for index in range(LISTED):
         for failure in failures:
-            if nth < len(failure.rows) and left > 0:
+            if index < len(failure.rows) and left > 0:
                 left -= 1
-                yield int(failure.rows[nth]), failure
+                yield int(failure.rows[index]), failure
 
 
 def _failure(error: SchemaError) -> Failure:

@@ -29,7 +29,7 @@ KINDS: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedbac
 
 
 class FilterRun(Params):
-    """One run of `data.filters`: a table without some of its rows, with the same kind."""
+    """One run of `data.filters`: a table of the same kind with fewer rows."""
 
     data: str = table_slot(*KINDS, description="the table to filter")
     against: str = table_slot(
@@ -44,13 +44,15 @@ class FilterRun(Params):
     near_duplicates: float | None = Field(
         None, ge=0.3, le=1, description="keep one of the rows that are at least this similar (Jaccard, 5-word shingles)"
     )
-    min_chars: int | None = Field(None, ge=1, description="leave out rows with fewer characters in all turns together")
-    max_chars: int | None = Field(None, ge=1, description="leave out rows with more characters in all turns together")
+    min_chars: int | None = Field(
+        None, ge=1, description="leave out rows with fewer characters, counted over all turns"
+    )
+    max_chars: int | None = Field(None, ge=1, description="leave out rows with more characters, counted over all turns")
 
     @model_validator(mode="after")
     def _leaves_something(self) -> FilterRun:
         if self.min_chars and self.max_chars and self.min_chars > self.max_chars:
-            raise ValueError(f"min_chars = {self.min_chars} is more than max_chars = {self.max_chars}: no row is left")
+            raise ValueError(f"min_chars ({self.min_chars}) must be <= max_chars ({self.max_chars})")
         return self
 
 
@@ -69,26 +71,26 @@ def filtered(
     table = read_table(table_path(params.data), kind)
     left, removed = table, list[tuple[str, pl.DataFrame]]()
 
-    def leave_out(found: pl.DataFrame, why: str) -> None:
+    def leave_out(removed_rows: pl.DataFrame, why: str) -> None:
         nonlocal left
-        print(f"{where}: {found.height:,} of {rows_text(left.height)} left out: {why}", file=sys.stderr)
-        removed.append((why, found.join(left, on="id", how="left", maintain_order="left")))
-        left = left.join(found, on="id", how="anti", maintain_order="left")
+        print(f"{where}: {removed_rows.height:,} of {rows_text(left.height)} left out: {why}", file=sys.stderr)
+        removed.append((why, removed_rows.join(left, on="id", how="left", maintain_order="left")))
+        left = left.join(removed_rows, on="id", how="anti", maintain_order="left")
 
     if params.min_chars or params.max_chars:
         limits = f"min_chars {params.min_chars or 'none'}, max_chars {params.max_chars or 'none'}"
         leave_out(_by_length(left, kind, params), f"shorter or longer than {limits}")
     if (other := table_of(params.against)) is not None:
-        found, ignored = _contaminated(left, kind, other, params)
+        removed_rows, ignored = _contaminated(left, kind, other, params)
         known = f" ({ignored:,} n-grams that more than {COMMON} of its rows share are ignored)" if ignored else ""
-        leave_out(found, f"{params.ngram} words in a row, or a shorter question, are in {params.against}{known}")
+        leave_out(removed_rows, f"{params.ngram} words in a row, or a shorter question, are in {params.against}{known}")
     if params.near_duplicates is not None:
-        found = _near_duplicates(left, kind, params.near_duplicates, params.data)
-        leave_out(found, f"near-duplicates of another row (similarity {params.near_duplicates:g} or more)")
+        removed_rows = _near_duplicates(left, kind, params.near_duplicates, params.data)
+        leave_out(removed_rows, f"near-duplicates of another row (similarity {params.near_duplicates:g} or more)")
     if scored is not None:
         leave_out(*scored(left, kind))
     place = rejected_path(Path("rejected") / run / f"{kind}.parquet")
-    listed = [_listed(frame) for frame in (table.clear(), *(found for _, found in removed))]
+    listed = [_listed(frame) for frame in (table.clear(), *(removed_rows for _, removed_rows in removed))]
     write_parquet(pl.concat(listed, how="diagonal_relaxed"), place)
     _check_left(left, table, removed, kind, where)
     counts = ", ".join(f"{left.filter(split=split).height:,} {split}" for split in SPLITS[kind])
@@ -105,19 +107,19 @@ def _check_left(
     """Reject a table that lost all rows of a split. The error counts the rows that each filter removed."""
     for split in SPLITS[kind]:
         if (before := table.filter(split=split).height) and left.filter(split=split).is_empty():
-            taken = [f"{found.filter(split=split).height:,} left out: {why}" for why, found in removed]
-            what = f"no row of the split '{split}' is left of {rows_text(before)} ({'; '.join(taken)})"
+            taken = [f"{rows.filter(split=split).height:,} left out: {why}" for why, rows in removed]
+            what = f"no row of the split '{split}' remains of {rows_text(before)} ({'; '.join(taken)})"
             place = rejected_path(Path("rejected") / where.rpartition(".")[2] / f"{kind}.parquet")
             fix = f"Relax the filters; {place} lists the rows with reasons"
             raise DataError(what=what, where=f"{where} ({PARAMS_FILE})", fix=fix)
 
 
-def _listed(found: pl.DataFrame) -> pl.DataFrame:
+def _listed(rows: pl.DataFrame) -> pl.DataFrame:
     """Return removed rows, with `reason` and the matching table and row in the first columns."""
     front = ("reason", "match_table", "match_id", "similarity")
     types = (pl.String(), pl.String(), pl.String(), pl.Float64())
-    missing = [pl.lit(None, dtype).alias(name) for name, dtype in zip(front, types, strict=True) if name not in found]
-    return found.with_columns(missing).select(*front, pl.exclude(front))
+    missing = [pl.lit(None, dtype).alias(name) for name, dtype in zip(front, types, strict=True) if name not in rows]
+    return rows.with_columns(missing).select(*front, pl.exclude(front))
 
 
 def _by_length(table: pl.DataFrame, kind: Kind, params: FilterRun) -> pl.DataFrame:
@@ -164,17 +166,21 @@ def _contaminated(table: pl.DataFrame, kind: Kind, file: Path, params: FilterRun
         for start, part in chunks(texts):
             _match(matches[start : start + len(part)], part, params.ngram, wanted, rows)
     hit = np.flatnonzero(matches >= 0)
-    found = train.select("id")[hit].with_columns(
+    overlapping = train.select("id")[hit].with_columns(
         reason=pl.lit(f"has {params.ngram} consecutive words, or the question, of an evaluation row"),
         match_table=pl.lit(params.against),
         match_id=evaluation_rows["id"].gather(matches[hit]),
     )
-    return found, ignored
+    return overlapping, ignored
 
 
 def _evaluation_ngrams(texts: pl.Series, size: int) -> tuple[Array, Array, int]:
     """Return an evaluation's sorted n-grams with the first row of each, and how many were ignored as too common."""
-    pairs = [(found.values, found.texts + start) for start, part in chunks(texts) for found in [grams(part, size)]]
+    pairs = [
+        (part_grams.values, part_grams.texts + start)
+        for start, part in chunks(texts)
+        for part_grams in [grams(part, size)]
+    ]
     values, rows = (np.concatenate(side) for side in zip(*pairs, strict=True))
     each = np.unique(np.stack([values, rows.astype(np.uint64)], axis=1), axis=0)
     distinct, first, counts = np.unique(each[:, 0], return_index=True, return_counts=True)
@@ -184,9 +190,9 @@ def _evaluation_ngrams(texts: pl.Series, size: int) -> tuple[Array, Array, int]:
 
 def _match(matches: Array, texts: pl.Series, size: int, wanted: Array, rows: Array) -> None:
     """Record for each text an evaluation row that shares an n-gram with it."""
-    found = grams(texts, size)
+    text_grams = grams(texts, size)
     if not len(wanted):
         return
-    place = np.minimum(np.searchsorted(wanted, found.values), len(wanted) - 1)
-    hit = wanted[place] == found.values
-    matches[found.texts[hit]] = rows[place[hit]]
+    place = np.minimum(np.searchsorted(wanted, text_grams.values), len(wanted) - 1)
+    hit = wanted[place] == text_grams.values
+    matches[text_grams.texts[hit]] = rows[place[hit]]

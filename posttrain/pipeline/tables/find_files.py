@@ -1,4 +1,4 @@
-"""Find the files of a path and the split of each. Files outside the workspace are not opened."""
+"""Find the files of a path and the split of each file, without opening files outside the workspace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WILDCARDS: Final = frozenset("*?[")
 
 
 def matches(path: str, root: Path) -> list[Path] | None:
-    """Return the files that match a pattern such as `part-*.jsonl`, without hidden folders; None for a plain name."""
+    """Return the files that match a pattern such as `part-*.jsonl`, outside hidden folders; None for a plain name."""
     folder, parts = root, list(Path(path).parts)
     while parts and (not set(parts[0]) & _WILDCARDS or (folder / parts[0]).exists()):
         folder /= parts.pop(0)
@@ -39,7 +39,7 @@ def _hidden(names: Iterable[str]) -> bool:
 
 @dataclass
 class FileFinder:
-    """Finds the files of one source. `ignored` collects the names in a folder that are not read."""
+    """Finds the files of one source. `ignored` collects names in a folder that are not read."""
 
     where: str
     outside_workspace: bool
@@ -47,10 +47,10 @@ class FileFinder:
     ignored: list[str] = field(default_factory=list)
 
     def find(self, path: str, root: Path, names: Collection[str]) -> Parts:
-        """Return the files at `path` in `root` by split. `names`: split names in addition to the common ones."""
+        """Return the files at `path` in `root` by split. `names`: additional split names."""
         place = root / path
         if not self.outside_workspace and not Path(os.path.abspath(place)).is_relative_to(os.path.abspath(root)):
-            fix = "Give a file or folder in it, or set outside_workspace: true"
+            fix = "Use a file or folder in the workspace, or set outside_workspace: true"
             raise self._error(f"{path} is not in the folder {root}", fix)
         self._check_inside(place)
         if place.is_file():

@@ -40,10 +40,10 @@ class FirstRows:
 def first_rows(
     source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool, alone: bool
 ) -> FirstRows:
-    """Read the first rows of every file of a source as the stage would, and write nothing."""
+    """Read the first rows of every file of a source as the stage would, without writing anything."""
     assert isinstance(source, FileTable)
-    found = FileFinder(where, outside_workspace, source.dialect).find(source.path, root, source.splits.values())
-    parts = select_parts(found, source, kind, where, _unsaid, alone=alone)
+    by_split = FileFinder(where, outside_workspace, source.dialect).find(source.path, root, source.splits.values())
+    parts = select_parts(by_split, source, kind, where, _unsaid, alone=alone)
     cut = [file.place for files in parts.values() for file in files if _is_large_json(file)]
     some = {name: [_first_of(file, cut) for file in files if not _is_large_json(file)] for name, files in parts.items()}
     if not any(some.values()):
@@ -63,23 +63,23 @@ def first_rows(
 def drawn_rows(
     source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool, count: int
 ) -> pl.DataFrame:
-    """Return `count` rows of each split that a source's files name, with `split`, `file` and `line`.
+    """Return `count` rows of each split in a source's files, with `split`, `file` and `line`.
 
     They are drawn with seed 0 from all files except large .json files.
     """
     assert isinstance(source, FileTable)
-    found = FileFinder(where, outside_workspace, source.dialect).find(source.path, root, source.splits.values())
-    parts = select_parts(found, source, kind, where, _unsaid, alone=False)
-    wanted, kept = wanted_columns(kind) | source.read, list[_Drawn]()
+    by_split = FileFinder(where, outside_workspace, source.dialect).find(source.path, root, source.splits.values())
+    parts = select_parts(by_split, source, kind, where, _unsaid, alone=False)
+    wanted, sample = wanted_columns(kind) | source.read, list[_Drawn]()
     for split, files in parts.items():
         rows = (_Drawn(split, part.place, *row) for part in files if not _is_large_json(part)
                 for row in part.rows(Columns(wanted), where))  # fmt: skip
-        kept += _drawn(rows, count)
-    if not kept:
+        sample += _drawn(rows, count)
+    if not sample:
         return pl.DataFrame()
     drawn: Parts = {}
-    for split, file in dict.fromkeys((one.split, one.place) for one in kept):
-        some = [(one.number, one.row) for one in kept if (one.split, one.place) == (split, file)]
+    for split, file in dict.fromkeys((one.split, one.place) for one in sample):
+        some = [(one.number, one.row) for one in sample if (one.split, one.place) == (split, file)]
         drawn.setdefault(split, []).append(Part(file, partial(_given, sorted(some, key=lambda pair: pair[0]))))
     read = named_splits(read_parts(drawn, kind, source, None, where), list(parts), source, kind, where, alone=False)
     return read.rows
@@ -96,12 +96,12 @@ class _Drawn(NamedTuple):
 
 def _drawn(rows: Iterable[_Drawn], count: int) -> list[_Drawn]:
     """Return `count` of the rows."""
-    rng, kept = random.Random(0), list[_Drawn]()
+    rng, sample = random.Random(0), list[_Drawn]()
     for seen, row in enumerate(rows, 1):
         place = seen - 1 if seen <= count else rng.randrange(seen)
         if place < count:
-            kept[place : place + 1] = [row]
-    return kept
+            sample[place : place + 1] = [row]
+    return sample
 
 
 def _given(rows: Sequence[Numbered], columns: Columns) -> Iterator[Numbered]:

@@ -24,8 +24,8 @@ _FILES_PER_REQUEST: Final = 500
 def hub_parts(source: HubTable, where: str, log: Log) -> Parts:
     """Return the splits of a data set: downloaded to the Hub's cache, or streamed with `limit`."""
     if Path(source.name).exists():
-        what = f"'{source.name}' is a local file or folder, not a data set of the Hub"
-        raise DataError(what=what, where=where, fix="Local data go under data.files")
+        what = f"'{source.name}' is a local file or folder, not a data set on the Hub"
+        raise DataError(what=what, where=where, fix="Use data.files for local data")
     try:
         builder = _builder(source)
         if not Path(builder.cache_dir).exists():

@@ -23,7 +23,7 @@ _ASKED: Final[Mapping[Kind, str]] = {"corpus": "text", "chat": "messages"}
 
 @dataclass(frozen=True)
 class Leak:
-    """A table that is trained on, and the test prompts among its training rows."""
+    """A training table, and the test prompts among its training rows."""
 
     table: str
     rows: int
@@ -54,7 +54,7 @@ class Leak:
 def leaks(training: Mapping[str, pl.DataFrame], tests: Mapping[str, pl.DataFrame]) -> list[Leak]:
     """Return the tables with training rows that are test prompts. Keys are names such as mine/chat."""
     asked = {name: _questions(frame.filter(split="test"), _kind(name))[1] for name, frame in tests.items()}
-    found = []
+    results = []
     for name, frame in training.items():
         train = frame.filter(split="train")
         first, whole = _questions(train, _kind(name))
@@ -63,8 +63,8 @@ def leaks(training: Mapping[str, pl.DataFrame], tests: Mapping[str, pl.DataFrame
         if counts:
             every = pl.select(pl.any_horizontal(*(hit[other] for other in counts))).to_series()
             most = max(counts, key=lambda other: counts[other])
-            found.append(Leak(name, int(every.sum()), most, whole.filter(every)[0]))
-    return found
+            results.append(Leak(name, int(every.sum()), most, whole.filter(every)[0]))
+    return results
 
 
 def _holds(kind: Kind, first: pl.Series, whole: pl.Series, keys: pl.Series) -> pl.Series:
@@ -76,19 +76,19 @@ def _holds(kind: Kind, first: pl.Series, whole: pl.Series, keys: pl.Series) -> p
 
 
 def leaks_of(names: Sequence[str], every: Iterable[str]) -> list[Leak]:
-    """Return the same for tables under data/: tables that are trained on, against the test prompts of all tables."""
+    """Return the leaks among tables under data/: training tables against the test prompts of all tables."""
     return leaks(_read(names), _read(name for name in every if _kind(name) == "prompts"))
 
 
 def _read(names: Iterable[str]) -> dict[str, pl.DataFrame]:
-    found = {}
+    tables = {}
     for name in names:
         if (file := table_path(name)).is_file():
             try:
-                found[name] = pl.read_parquet(file, columns=["split", _ASKED.get(_kind(name), "prompt")])
+                tables[name] = pl.read_parquet(file, columns=["split", _ASKED.get(_kind(name), "prompt")])
             except DECODE_ERRORS:  # a damaged table stops the runs that read it, with an error of their own
                 continue
-    return found
+    return tables
 
 
 def tables_under(folder: Path) -> list[str]:
@@ -109,8 +109,8 @@ def _questions(frame: pl.DataFrame, kind: Kind) -> tuple[pl.Series, pl.Series]:
         of_user = pl.element().filter(pl.element().struct.field("role") == "user").struct.field("content")
         said = pl.col(_ASKED.get(kind, "prompt")).list.eval(of_user)
         first, whole = said.list.first(), said.list.join("\n")
-    found = frame.select(first=first.fill_null(""), whole=whole)
-    return without_case(found["first"]), without_case(found["whole"])
+    questions = frame.select(first=first.fill_null(""), whole=whole)
+    return without_case(questions["first"]), without_case(questions["whole"])
 
 
 def without_case(texts: pl.Series) -> pl.Series:

@@ -30,7 +30,7 @@ class NearDuplicate:
 
 
 def near_duplicates(texts: pl.Series, threshold: float) -> list[NearDuplicate]:
-    """Return the texts to leave out so that only the first of each group stays.
+    """Return the texts to leave out, which are all except the first of each group.
 
     Two texts are near-duplicates if the Jaccard similarity of their shingles is at least `threshold`; a group is a
     connected component of such pairs.

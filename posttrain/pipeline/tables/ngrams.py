@@ -76,7 +76,7 @@ def chunks(texts: pl.Series) -> Iterator[tuple[int, pl.Series]]:
 
 
 def spans(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of parts with at most `most` items and _BYTES bytes, unless one item is larger."""
+    """Yield start and end of parts with at most `most` items and _BYTES bytes. A larger single item is one part."""
     ends, start = sizes.cumsum(), 0
     while start < len(ends):
         before = ends[start - 1] if start else 0
@@ -97,16 +97,16 @@ def grams(texts: pl.Series, size: int) -> Grams:
         return Grams(words, np.zeros(len(texts) + 1, dtype=np.int64))
     powers = _powers(_OTHER, size)
     rolled = np.zeros(len(words), dtype=np.uint64)
-    for nth in range(min(size, int(counts.max()))):
+    for offset in range(min(size, int(counts.max()))):
         # beyond a text's end these run into the next one; such n-grams are left out below
-        rolled[: len(words) - nth] += words[nth:] * powers[nth]
+        rolled[: len(words) - offset] += words[offset:] * powers[offset]
     short = np.flatnonzero((counts > 0) & (counts < size))
     place = np.arange(len(words))
     inside = place + size <= np.repeat(starts[1:], counts)
     inside[starts[short]] = True
     for text in np.unique(counts[short]):
         first = starts[short[counts[short] == text]]
-        rolled[first] = sum((words[first + nth] * powers[nth] for nth in range(text)), np.uint64(0))
+        rolled[first] = sum((words[first + offset] * powers[offset] for offset in range(text)), np.uint64(0))
     values = _mixed(rolled[inside])
     sizes = np.where(counts >= size, counts - size + 1, np.minimum(counts, 1))
     return Grams(values, np.concatenate([[0], np.cumsum(sizes)]))

@@ -1,4 +1,4 @@
-"""The settings of the user's own table: where its rows are, and how they are converted."""
+"""The settings of the user's own table: the location of its rows and their conversion."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_DROPPED: Final = 0.05
 class DropRows(Params):
     """Leave out rows that violate a rule, up to a share."""
 
-    drop: float = Field(MOST_DROPPED, ge=0, le=1, description="largest share of a source's rows that may be left out")
+    drop: float = Field(MOST_DROPPED, ge=0, le=1, description="maximum share of a source's rows that may be left out")
 
 
 def _bad_rows_form(value: Any) -> str:
@@ -40,14 +40,14 @@ BAD_ROWS: Final = (
 
 
 def most_dropped(bad_rows: BadRows) -> float | None:
-    """Return the largest share of rows that may be left out; None: none may be."""
+    """Return the maximum share of rows that may be left out; None if no row may be left out."""
     if isinstance(bad_rows, DropRows):
         return bad_rows.drop
     return MOST_DROPPED if bad_rows == "drop" else None
 
 
 class ReadOptions(ColumnOptions, SplitOptions):
-    """How the user's table is read."""
+    """Settings for reading the user's table."""
 
     weight: float | None = Field(
         default=None, gt=0, description="In a list of sources: this source's share of the training rows"
@@ -91,7 +91,7 @@ class FileTable(ReadOptions):
                 if "\\".encode(encoding).decode(encoding) != "\\" or "\\n".encode("ascii").decode(encoding) == "\n":
                     raise LookupError(encoding)  # it reads escapes, which is no encoding of a file
             except (LookupError, ValueError) as error:
-                raise ValueError(f"no encoding {encoding[:40]!r}. Use one that Python knows, e.g. cp1252") from error
+                raise ValueError(f"{encoding[:40]!r} is not an encoding of Python. Use e.g. cp1252") from error
         return encoding
 
     @property
@@ -123,7 +123,7 @@ class HubTable(ReadOptions):
     @classmethod
     def _on_the_hub(cls, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", name, re.ASCII):
-            raise ValueError("not a name on the Hub such as org/name; local data go under data.files")
+            raise ValueError("not a name on the Hub such as org/name; use data.files for local data")
         return name
 
     @field_validator("revision")
@@ -156,4 +156,6 @@ HubTables = Annotated[
 
 def numbered_sources(key: str, table: Source | Sequence[Source]) -> dict[str, Source]:
     """Return the sources of a table by key: `chat`, or `chat.0` and `chat.1` for a list."""
-    return {key: table} if isinstance(table, Source) else {f"{key}.{nth}": source for nth, source in enumerate(table)}
+    return (
+        {key: table} if isinstance(table, Source) else {f"{key}.{index}": source for index, source in enumerate(table)}
+    )

@@ -1,4 +1,4 @@
-"""The stages `data_tasks`, `data_files` and `data_hub`. Their tables are checked separately, then together."""
+"""The stages `data_tasks`, `data_files` and `data_hub`. Each table is checked separately, then all together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from posttrain.pipeline.workspace import table_path
 
 
 def prepare(run: str, make: Callable[[str], Tables]) -> None:
-    """Make the tables of a run, check them and write them to data/RUN. If one is rejected, nothing is written."""
+    """Make the tables of a run, check them and write them to data/RUN. If a table is rejected, write nothing."""
     with phase("load"):
         tables = make(run)
         for kind, frame in tables.items():

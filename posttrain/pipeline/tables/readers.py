@@ -53,12 +53,12 @@ PLAIN: Final = CsvDialect()
 
 @dataclass
 class Columns:
-    """The columns that are read from a file, and the columns that it has."""
+    """The columns that posttrain reads from a file, and the columns in the file."""
 
     wanted: frozenset[str]
     seen: dict[str, None] = field(default_factory=dict)
     complete: bool = True
-    """Whether unread rows cannot have other columns."""
+    """True if unread rows cannot have other columns."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def file_part(file: Path, dialect: CsvDialect = PLAIN) -> Part:
     """Return a file as a part. Its suffix must be in `READERS`."""
     suffix = file.suffix.lower()
     if dialect != PLAIN and suffix != ".csv":
-        what = f"separator and encoding are options of csv files, and {printable(str(file))} is not one"
-        raise DataError(what=what, where=str(file), fix="Remove them, or name the csv files alone")
+        what = f"separator and encoding apply only to csv files, and {printable(str(file))} is not a csv file"
+        raise DataError(what=what, where=str(file), fix="Remove them, or list only csv files")
     reader = READERS[suffix] if suffix != ".csv" else partial(_read_csv, dialect=dialect)
 
     def read(columns: Columns) -> Iterator[Numbered]:
@@ -100,7 +100,7 @@ def file_part(file: Path, dialect: CsvDialect = PLAIN) -> Part:
 
 
 def arrow_rows(batches: Iterable[pa.RecordBatch], columns: Columns, names: Sequence[str] = ()) -> Iterator[Numbered]:
-    """Yield the rows of Arrow batches with the wanted columns. `names`: the columns, if they are known already."""
+    """Yield the rows of Arrow batches with the wanted columns. `names`: the columns, if already known."""
     columns.seen.update(dict.fromkeys(_unique(names)))
     number = size = 0
     allowed = int(free_memory() / 3)
@@ -144,7 +144,7 @@ def _read_arrow(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:
 
     yield from arrow_rows(counted(), columns, reader.schema.names)
     if batches not in (None, len(read)):
-        raise ValueError(f"its index names {batches:,} batches, and it has {len(read):,}")
+        raise ValueError(f"its index lists {batches:,} batches, but the file has {len(read):,}")
 
 
 def _read_jsonl(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # noqa: ARG001
@@ -163,9 +163,7 @@ def _read_jsonl(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # no
 def _read_json(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # noqa: ARG001
     size, allowed = os.fstat(stream.fileno()).st_size, free_memory() // _MEMORY_OF_JSON
     if size > allowed:
-        raise ValueError(
-            f"it has {size / 1e9:.1f} GB, too much to be read as a whole; write .jsonl, one object per line"
-        )
+        raise ValueError(f"it has {size / 1e9:.1f} GB, too much to read at once; write .jsonl, one object per line")
     try:
         rows = _parsed(stream.read().removeprefix(_BOM))
     except ValueError as error:
@@ -182,7 +180,7 @@ def _read_csv(stream: BinaryIO, columns: Columns, dialect: CsvDialect = PLAIN) -
     separator = dialect.separator or ","
     lines = _decoded_lines(stream) if dialect.encoding is None else _lines_in(stream, dialect.encoding)
     of_row: list[str] = []
-    reader = csv.reader(_kept(_without_hint(lines, separator), of_row), strict=True, delimiter=separator)
+    reader = csv.reader(_collected(_without_hint(lines, separator), of_row), strict=True, delimiter=separator)
     try:
         header = _without_empty_end(next((cells for cells in reader if cells), []), 0)
         _check_header(header, dialect)
@@ -198,9 +196,9 @@ def _read_csv(stream: BinaryIO, columns: Columns, dialect: CsvDialect = PLAIN) -
         raise ValueError(_wrong_quote(of_row, separator, reader.line_num, str(error))) from error
 
 
-def _kept(lines: Iterator[str], kept: list[str]) -> Iterator[str]:
+def _collected(lines: Iterator[str], into: list[str]) -> Iterator[str]:
     for line in lines:
-        kept.append(line)
+        into.append(line)
         yield line
 
 
@@ -225,14 +223,14 @@ def _without_hint(lines: Iterator[str], separator: str) -> Iterator[str]:
 def _check_header(header: list[str], dialect: CsvDialect) -> None:
     """Reject a header that was not split into columns, and suggest the option that splits it."""
     name, used = header[0] if header else "", dialect.separator
-    found = next((mark for mark in (*_SEPARATORS, ",") if len(header) == 1 and mark in name and mark != used), None)
-    if found is not None and (used or found != ","):
-        shown = json.dumps(found)
+    separator = next((mark for mark in (*_SEPARATORS, ",") if len(header) == 1 and mark in name and mark != used), None)
+    if separator is not None and (used or separator != ","):
+        shown = json.dumps(separator)
         if used is not None:
-            what = f"its header is one column, {short_repr(name)}: separator: {json.dumps(used)} does not divide it"
-            raise ValueError(f"{what}. Write {f'separator: {shown}' if found != ',' else 'no separator'}")
+            what = f"its header is one column, {short_repr(name)}: separator: {json.dumps(used)} does not split it"
+            raise ValueError(f"{what}. Write {f'separator: {shown}' if separator != ',' else 'no separator'}")
         raise ValueError(
-            f"its header is one column, {short_repr(name)}. If {shown} is between cells, set separator: {shown}"
+            f"its header is one column, {short_repr(name)}. If {shown} separates the cells, set separator: {shown}"
         )
 
 
@@ -269,12 +267,12 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 def _decoded_lines(stream: BinaryIO) -> Iterator[str]:
     for number, line in _lines(stream):
         if number == 1 and b"\0" in line and not line.startswith(_BOMS_16):
-            raise ValueError("it is UTF-16, or no text. If it is UTF-16, set encoding: utf-16-le")
+            raise ValueError("it is UTF-16 or not text. If it is UTF-16, set encoding: utf-16-le")
         try:
             yield (line.removeprefix(_BOM) if number == 1 else line).decode("utf-8")
         except UnicodeDecodeError as error:
             is_16 = number == 1 and line.startswith(_BOMS_16)
-            fix = "it is UTF-16: set encoding: utf-16" if is_16 else "set its encoding, as cp1252 of Excel"
+            fix = "it is UTF-16: set encoding: utf-16" if is_16 else "set its encoding, e.g. cp1252 for Excel"
             raise ValueError(f"line {number}: {_not_utf8(error)}; {fix}") from error
 
 
@@ -289,7 +287,7 @@ _ONE_BYTE: Final = re.compile("cp(125|437|85)|iso8859|latin|mac|koi8")
 
 
 def _is_utf8(line: str, encoding: str) -> bool:
-    """Return whether a line contains multi-byte UTF-8 letters, which a one-byte encoding would also accept."""
+    """Tell whether a line contains multi-byte UTF-8 letters, which a one-byte encoding would also accept."""
     if line.isascii() or not _ONE_BYTE.match(codecs.lookup(encoding).name):
         return False
     try:
@@ -305,11 +303,11 @@ def _lines_in(stream: BinaryIO, encoding: str) -> Iterator[str]:
         for number, line in enumerate(iter(partial(text.readline, LONGEST_LINE + 1), ""), 1):
             if len(line) > LONGEST_LINE:
                 raise ValueError(f"line {number} is longer than {LONGEST_LINE // 2**20} MB")
-            if latin and (found := _CONTROLS.search(line)):
-                what = f"line {number}: byte 0x{ord(found[0]):02x} is a control character in {encoding}"
-                raise ValueError(f"{what}; set encoding: cp1252, as Excel writes")
+            if latin and (control := _CONTROLS.search(line)):
+                what = f"line {number}: byte 0x{ord(control[0]):02x} is a control character in {encoding}"
+                raise ValueError(f"{what}; set encoding: cp1252, which Excel uses")
             if _is_utf8(line, encoding):
-                raise ValueError(f"line {number} is UTF-8, and not {encoding}: write no encoding")
+                raise ValueError(f"line {number} is UTF-8, not {encoding}: remove encoding")
             yield line.removeprefix("\ufeff") if number == 1 else line
     except UnicodeError as error:
         raise ValueError(f"not {encoding} ({error}); set another encoding") from error
@@ -350,7 +348,7 @@ def _constant(name: str) -> None:
 def _unique(names: Sequence[str]) -> Sequence[str]:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
-        raise ValueError(f"the name {short_repr(twice)} is there twice")
+        raise ValueError(f"the name {short_repr(twice)} occurs twice")
     return names
 
 
@@ -368,5 +366,5 @@ READERS: Final[dict[str, Callable[[BinaryIO, Columns], Iterator[Numbered]]]] = {
 
 
 def place_of(file: str, line: int) -> str:
-    """Return the place of a row: its file and its line as counted by an editor."""
+    """Return the place of a row: its file, and its line as an editor counts lines."""
     return f"{file} {'line' if file.lower().endswith(BY_LINE) else 'row'} {line}"

@@ -1,4 +1,4 @@
-"""One pandera schema per table: values and relations. Each rule has a requirement and a fix."""
+"""One pandera schema per table, for values and relations. Each rule states a requirement and a fix."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _JSON: Final = {"info": dict, "sampling": dict, "turns": list, VARIABLES: dict, 
 
 @cache
 def schema_of(kind: Kind) -> pa.DataFrameSchema:
-    """Return the schema of a table: its columns in order, optional ones last, with the rules of each."""
+    """Return the schema of a table: its columns in order, optional columns last, with their rules."""
     optional, nullable = OPTIONAL.get(kind, {}), _NULLABLE.get(kind, ())
     columns = {
         name: pa.Column(dtype, checks=_rules(kind, name), required=name not in optional, nullable=name in nullable)
@@ -310,10 +310,10 @@ def _kept_rules() -> list[pa.Check]:
 def _mask_rules() -> list[pa.Check]:
     mask = pl.col("mask")
     same = mask.list.len() == pl.col("completion_ids").list.len()
-    own = mask.list.first() & mask.list.last()
+    outer = mask.list.first() & mask.list.last()
     return [
         _rule("must be as long as completion_ids", "give one value per token", same),
-        _rule("must begin and end with a sampled token", "mark the tokens of the policy, and those alone", own),
+        _rule("must begin and end with a sampled token", "mark the tokens of the policy, and those alone", outer),
     ]
 
 

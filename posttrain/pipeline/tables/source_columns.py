@@ -31,7 +31,7 @@ class Range(Params):
 
 
 class ColumnOptions(Params):
-    """How a source's columns become a layout's columns."""
+    """The conversion of a source's columns into a layout's columns."""
 
     rename: dict[str, str] = Field(default={}, description="Columns to rename: the source's name -> the layout's name")
     template: dict[str, str] = Field(
@@ -57,22 +57,22 @@ class ColumnOptions(Params):
     def _one_source(self) -> ColumnOptions:
         twice = sorted({*self.rename.values()} & {*self.template, *(["info"] if self.info else [])})
         if twice:
-            raise ValueError(f"the column '{twice[0]}' is made twice, once by `rename`. Remove one of them")
+            raise ValueError(f"the column '{twice[0]}' is created twice, once by `rename`. Remove one of them")
         return self
 
     @property
     def plain(self) -> bool:
-        """Whether the source's columns stay as they are."""
+        """True if the source's columns stay unchanged."""
         return not (self.rename or self.template or self.info or self.values)
 
     @property
     def read(self) -> frozenset[str]:
-        """The source columns that these settings name."""
+        """The source columns used by these settings."""
         named = (name for text in self.template.values() for _, name in _parsed(text) if name is not None)
         return frozenset({*self.rename, *self.info, *self.where, *named})
 
     def use_of(self, column: str) -> str:
-        """Return why a column of the source is needed."""
+        """Return the setting that needs a column of the source, as text."""
         if column in self.where:
             return "for `where`"
         return "to rename" if column in self.rename else "to put into info" if column in self.info else "for a template"
@@ -86,7 +86,7 @@ class ColumnOptions(Params):
         return "Name one of these"
 
     def keeps(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a source row has the values in `where`. Rows without such a column are left out."""
+        """Tell whether a source row has the values in `where`. Rows without such a column do not match."""
         return all(_matches(row.get(name), wanted, name) for name, wanted in self.where.items())
 
     def check(self, kind: Kind, known: Collection[str], where: str) -> None:
@@ -148,7 +148,7 @@ def _parsed(text: str) -> tuple[tuple[str, str | None], ...]:
         name is not None and (not name or set(name) & set(".[]")) for _, name, _, _ in pieces
     ):
         raise ValueError(
-            f"{excerpt(text, 80)}: put only the name of a column into braces. Write {{{{ for a plain brace"
+            f"{excerpt(text, 80)}: braces may contain only the name of a column. Write {{{{ for a plain brace"
         )
     return tuple((before, name) for before, name, _, _ in pieces)
 

@@ -44,7 +44,7 @@ class TablesByKind(Params, Generic[T]):
 
 
 class UserTables(TablesByKind[FileTables]):
-    """Which files become which table."""
+    """The files of each table."""
 
     @field_validator(*USER_KINDS, mode="before")
     @classmethod
@@ -55,7 +55,7 @@ class UserTables(TablesByKind[FileTables]):
 
 
 class FilesRun(UserTables):
-    """One run of `data.files`: your own folder, and which of its files becomes which table."""
+    """One run of `data.files`: your own folder, and the files in it for each table."""
 
     path: str = Field(min_length=1, description="a folder; DVC tracks every file in it as an input")
     outside_workspace: bool = Field(
@@ -102,7 +102,8 @@ def _check_same_share(share: str, values: dict[str, float]) -> None:
     if len(set(values.values())) > 1:
         listing = ", ".join(f"{key}.{share} = {value:g}" for key, value in values.items())
         raise ValueError(
-            f"{listing}: a problem in two tables would be in different splits. Give all of them the same {share}, "
+            f"{listing}: a problem that is in two tables would be in different splits. Give all of them the same "
+            f"{share}, "
             f"e.g. `{share}: {max(values.values()):g}` in each, or put unrelated tables into separate runs"
         )
 
@@ -166,7 +167,7 @@ def _collected(errors: list[PosttrainError]) -> Iterator[None]:
 
 
 def feedback_from_pairs(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return feedback in which chosen answers have the label true and rejected ones false."""
+    """Return feedback with the label true for chosen answers and false for rejected answers."""
     shared = [name for name in ("split", "problem", "prompt", VARIABLES) if name in pairs.columns]
     sides = [
         pairs.select(*shared, completion=side, label=pl.lit(value))

@@ -1,4 +1,4 @@
-"""Read and write checked tables: atomic, equal bytes for equal rows, and rejected rows in a separate file.
+"""Read and write checked tables: writes are atomic, equal rows give equal bytes, rejected rows go to another file.
 
 A damaged file raises an error; it never makes polars panic.
 """
@@ -31,7 +31,7 @@ def read_results(file: Path, label: str) -> pl.DataFrame:
     """Return the rollouts of an evaluated policy. Raise if the file contains another policy's."""
     rows = read_table(file, "rollouts")
     if others := sorted(set(rows["policy"]) - {label}):
-        raise DataError(what=f"its rows are of the policy {others[0]}, not of {label}", where=str(file), fix=VERIFY)
+        raise DataError(what=f"its rows belong to the policy {others[0]}, not to {label}", where=str(file), fix=VERIFY)
     return rows
 
 
@@ -45,7 +45,7 @@ def read_table(path: Place, kind: Kind) -> pl.DataFrame:
     except DECODE_ERRORS as error:
         reason = shortened(str(error), 200)
         if ran_out_of_memory(error):
-            what = f"the memory ran out while it was read ({reason})"
+            what = f"memory ran out while reading it ({reason})"
             raise TableError(what=what, where=str(file), fix=FREE_MEMORY) from error
         raise _damaged(file, f"parquet cannot be decoded ({reason})") from error
     check_format(written, TABLES, str(file), TableError)

@@ -67,15 +67,15 @@ def read_sources(
 
 
 def split_tables(reads: Mapping[Kind, list[ReadSource]], where: str) -> dict[Kind, pl.DataFrame]:
-    """Return the rows of every table of an entry with ids and splits, which are the same in all tables."""
+    """Return the rows of every table of an entry with ids and splits that agree between the tables."""
     tested = any("test" in set(read.rows["split"]) for read in reads.get("prompts", []))
     tables = {kind: _with_splits(sources, kind, tested=tested) for kind, sources in reads.items()}
     dropping = [kind for kind, sources in reads.items() if all(read.source.bad_rows != "stop" for read in sources)]
-    found, wrong = agreeing(tables, dropping, lambda kind, line: reads[kind][0].log(line))
+    agreed, wrong = agreeing(tables, dropping, lambda kind, line: reads[kind][0].log(line))
     across = _across_tables(tables, wrong) if wrong.height else wrong
     if across.height:
         raise _disagreement(across, reads, where)
-    return found
+    return agreed
 
 
 def _across_tables(tables: Mapping[Kind, pl.DataFrame], wrong: pl.DataFrame) -> pl.DataFrame:
@@ -99,8 +99,8 @@ def _disagreement(wrong: pl.DataFrame, reads: Mapping[Kind, list[ReadSource]], w
     for kind in wrong["kind"].unique(maintain_order=True) if not lines[-1].endswith("drop") else ():
         sources: Any = [{**read.source.model_dump(exclude_unset=True), "bad_rows": "drop"} for read in reads[kind]]
         lines.append(f"      {kind}: {_flow(sources[0] if len(sources) == 1 else sources)}")
-    what = f"{rows_text(wrong.height)} of problems that files of another table have in another split:"
-    fix = "Remove these rows, or leave them out by these lines of params.yaml:"
+    what = f"{rows_text(wrong.height)} whose problem is in another split in another table's files:"
+    fix = "Remove these rows, or leave them out with these lines in params.yaml:"
     return DataError(what="\n  ".join([what, *listed]), where=where, fix="\n".join([fix, *lines]))
 
 
@@ -120,18 +120,20 @@ def make_table(rows: pl.DataFrame, reads: Sequence[ReadSource], kind: Kind, wher
     Rejected rows are written next to `table`, the file for the table.
     """
     log, count = Notes(where), sum(read.count for read in reads)
-    refused = [(nth, row) for nth, read in enumerate(reads) for row in read.refused]
+    refused = [(index, row) for index, read in enumerate(reads) for row in read.refused]
     shares = {split: max(read.shares[split] for read in reads) for split in reads[0].shares}
     sources = [read.source for read in reads]
     rows = _without_duplicates(_ordered(rows, kind), log)
     failures = row_failures(rows.drop(_WORKING), kind) if rows.height else []
     for drops in (False, True):
-        chosen = [nth for nth, source in enumerate(sources) if (source.bad_rows != "stop") == drops]
+        chosen = [index for index, source in enumerate(sources) if (source.bad_rows != "stop") == drops]
         rejected, lines = _rejected_rows(rows, failures, refused, kind, chosen)
         if not lines:
             continue
         reasons = _reasons(rows, failures, refused, chosen)
-        over = next((read for nth, read in enumerate(reads) if nth in chosen and _too_many(rejected, nth, read)), None)
+        over = next(
+            (read for index, read in enumerate(reads) if index in chosen and _too_many(rejected, index, read)), None
+        )
         if not drops or over is not None:
             what = f"of {rows_text(count)} break the rules of a '{kind}' table" + ("" if over is None else _more(over))
             raise _rejection(rejected, [lines, reasons], f"{what}:", where, table, over)
@@ -149,10 +151,10 @@ def make_table(rows: pl.DataFrame, reads: Sequence[ReadSource], kind: Kind, wher
     return good
 
 
-def _too_many(rejected: pl.DataFrame, nth: int, read: ReadSource) -> bool:
-    """Return whether more rows of a source are wrong than `bad_rows` permits."""
+def _too_many(rejected: pl.DataFrame, index: int, read: ReadSource) -> bool:
+    """Tell whether more rows of a source are wrong than `bad_rows` permits."""
     most = most_dropped(read.source.bad_rows)
-    return most is not None and rejected.filter(source=nth).height > most * read.count
+    return most is not None and rejected.filter(source=index).height > most * read.count
 
 
 def _more(read: ReadSource) -> str:
@@ -165,12 +167,12 @@ def _reasons(
 ) -> list[str]:
     """Return each reason with its number of rows, the most frequent first. In ties, unconverted rows come first."""
     counts, alike = Counter[str](), dict[str, Counter[str]]()
-    for nth, row in refused:
-        if nth in sources:
+    for index, row in refused:
+        if index in sources:
             alike.setdefault(_kind_of(row.reason), Counter())[row.reason] += 1
-    for found in alike.values():
-        example = next(iter(found))
-        counts[example if len(found) == 1 else f"such as: {example}"] += found.total()
+    for alike_rows in alike.values():
+        example = next(iter(alike_rows))
+        counts[example if len(alike_rows) == 1 else f"such as: {example}"] += alike_rows.total()
     for failure in failures:
         reason = f"{failure.column} {failure.rule}"
         counts[reason] += int(rows["source"].gather(failure.rows).is_in(sources).sum())
@@ -219,11 +221,11 @@ def named_splits(
 def _with_splits(reads: list[ReadSource], kind: Kind, *, tested: bool) -> pl.DataFrame:
     """Return the rows of a table's sources with ids and splits. The rows are removed from `reads`."""
     frames = []
-    for nth, read in enumerate(reads):
+    for index, read in enumerate(reads):
         read.shares = split_shares(set(read.rows["split"]), read.source, kind, tested=tested)
         split = assign_splits(read.rows, read.source, kind, read.log, tested=tested)
         read.rows = pl.DataFrame()  # a large table fits the memory two or three times, not five times
-        origin = split.select(pl.lit(nth, pl.UInt32()).alias("source"), *ORIGIN, "fixed")
+        origin = split.select(pl.lit(index, pl.UInt32()).alias("source"), *ORIGIN, "fixed")
         frames.append(with_ids(split, kind).hstack(origin))
     return pl.concat(frames, how="diagonal")
 
@@ -247,11 +249,11 @@ def _without_duplicates(rows: pl.DataFrame, log: Notes) -> pl.DataFrame:
     A row that a share moves into `test` lacks the `info` that its copy in the test file may have.
     """
     placed = rows.select("id", "split", "fixed").with_row_index("place").sort(~pl.col("fixed"), "place")
-    kept = placed.filter(placed.select(pl.struct("id", "split").is_first_distinct()).to_series())["place"].sort()
-    if len(kept) == rows.height:
+    places = placed.filter(placed.select(pl.struct("id", "split").is_first_distinct()).to_series())["place"].sort()
+    if len(places) == rows.height:
         return rows
-    log(f"{rows_text(rows.height - len(kept))} left out: duplicates of an earlier row of the same split")
-    return rows[kept]
+    log(f"{rows_text(rows.height - len(places))} left out: duplicates of an earlier row of the same split")
+    return rows[places]
 
 
 def _rejected_rows(
@@ -262,7 +264,7 @@ def _rejected_rows(
     sources: list[int],
 ) -> tuple[pl.DataFrame, list[str]]:
     """Return some sources' rejected rows with origin and reason, and an error's lines about the first ones."""
-    unreadable = [(nth, row) for nth, row in refused if nth in sources]
+    unreadable = [(index, row) for index, row in refused if index in sources]
     broken = [
         replace(failure, rows=failure.rows.filter(rows["source"].gather(failure.rows).is_in(sources)))
         for failure in failures
@@ -271,7 +273,7 @@ def _rejected_rows(
     lines = [f"{place_of(row.file, row.line)}: {row.reason}" for _, row in unreadable[:LISTED]]
     lines += failure_lines(rows, broken, lambda row: place_of(rows["file"][row], rows["line"][row]))
     schema = {"source": pl.UInt32(), "file": pl.String(), "line": pl.UInt32(), "reason": pl.String()}
-    values = [(nth, row.file, row.line, row.reason) for nth, row in unreadable]
+    values = [(index, row.file, row.line, row.reason) for index, row in unreadable]
     parts = [pl.DataFrame(values, schema=schema, orient="row")]
     if broken:
         parts.append(rejected_rows(rows, broken).drop("row").select(*_FROM, "reason", *COLUMNS[kind].keys()))
@@ -310,6 +312,6 @@ def _print_summary(table: pl.DataFrame, shares: Mapping[Split, float], kind: Kin
 
 
 def _two_users(column: str) -> pl.Expr:
-    """Return whether two consecutive turns are the user's."""
+    """Tell whether two consecutive turns are the user's."""
     role = pl.element().struct.field("role")
     return pl.col(column).list.eval((role == "user") & (role.shift() == "user")).list.any()

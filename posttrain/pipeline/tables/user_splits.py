@@ -29,7 +29,7 @@ def _printed(line: str) -> None:
 
 @dataclass
 class Notes:
-    """Lines about the rows of a table. They are printed and kept for errors that explain missing rows."""
+    """Lines about the rows of a table, which are printed and stored for errors that explain missing rows."""
 
     where: str
     say: Log = _printed
@@ -49,7 +49,7 @@ AGREED: Final = "agreed split"
 
 
 class SplitOptions(Params):
-    """How rows are divided into splits."""
+    """Settings that divide rows into splits."""
 
     splits: dict[Split, str] = Field(
         default={}, description="Our split -> its name in the source; by default names like validation"
@@ -66,7 +66,7 @@ class SplitOptions(Params):
 
 
 def select_parts(parts: Parts, source: SplitOptions, kind: Kind, where: str, log: Log, *, alone: bool) -> Parts:
-    """Return the parts of the splits that are used. Rows of a single part may still name their own splits."""
+    """Return the parts of the used splits. Rows of a single part may still set splits in a column."""
     if len(parts) == 1:
         return parts
     named = _named(list(parts), source, kind, where, alone=alone)
@@ -91,8 +91,8 @@ def _named(
     if missing is not None or not has_rows:
         what = f"split '{missing}' not found" if missing is not None else "the source has no split named train"
         if lost:
-            what = f"of the rows that can be used, none is in the split {missing or 'train'}: {'; '.join(lost)}"
-            raise DataError(what=what, where=where, fix="Keep or mend these rows, or name another split under `splits`")
+            what = f"none of the usable rows is in the split {missing or 'train'}: {'; '.join(lost)}"
+            raise DataError(what=what, where=where, fix="Fix these rows, or use another split under `splits`")
         raise DataError(what=what, where=where, fix=_naming(names))
     return named
 
@@ -130,24 +130,24 @@ def assign_source_splits(
 
 def _lost(read: ConvertedRows) -> list[str]:
     """Return how many rows of a source are not used, and why."""
-    found = [f"{rows_text(read.unwanted)} left out by `where`"] if read.unwanted else []
+    lines = [f"{rows_text(read.unwanted)} left out by `where`"] if read.unwanted else []
     if read.refused:
         first = read.refused[0]
         place = place_of(first.file, first.line)
-        found.append(f"{rows_text(len(read.refused))} cannot be used, the first: {place}: {first.reason}")
-    return found
+        lines.append(f"{rows_text(len(read.refused))} cannot be used, the first: {place}: {first.reason}")
+    return lines
 
 
 def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Log, *, tested: bool) -> pl.DataFrame:
-    """Return the rows with all splits of this kind of table. Missing splits are taken from train by hash.
+    """Return the rows with all splits of this kind of table. Rows of missing splits come from train, by hash.
 
     `tested`: the prompts of the same entry have their own test split. The column `fixed` marks rows whose split the
     source names itself.
     """
-    own = set(frame["split"])
-    if "test" in own and "test" not in SPLITS[kind]:
+    present = set(frame["split"])
+    if "test" in present and "test" not in SPLITS[kind]:
         tests = frame.filter(split="test").height
-        if "heldout" in own or tested:
+        if "heldout" in present or tested:
             frame = frame.filter(pl.col("split") != "test")
             why = "they are the test prompts" if tested else f"a {kind} table has none"
             log(f"{rows_text(tests)} of the test split left out: {why}")
@@ -155,9 +155,9 @@ def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Lo
             frame = frame.with_columns(pl.col("split").replace("test", "heldout"))
             log(f"the {rows_text(tests)} of the test split are now held-out: a {kind} table has no test split")
     train = frame.filter(split="train")
-    shares = split_shares(own, source, kind, tested=tested)
+    shares = split_shares(present, source, kind, tested=tested)
     split = splits_by_hash(train, kind, heldout_share=shares["heldout"], test_share=shares["test"])
-    hashed = any(shares.values()) or own <= {"train"}
+    hashed = any(shares.values()) or present <= {"train"}
     rest = [frame.filter(split=name).with_columns(fixed=pl.lit(True)) for name in ("heldout", "test")]
     whole = pl.concat([train.with_columns(split, fixed=pl.lit(not hashed)), *rest])
     table = whole.filter(pl.col("split").is_in(SPLITS[kind]))
@@ -169,27 +169,27 @@ def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Lo
     return table
 
 
-def split_shares(own: set[str], source: SplitOptions, kind: Kind, *, tested: bool) -> dict[Split, float]:
+def split_shares(present: set[str], source: SplitOptions, kind: Kind, *, tested: bool) -> dict[Split, float]:
     """Return the share of train that is taken by hash for each split."""
-    held_out = "heldout" in own or ("test" in own and not tested and "test" not in SPLITS[kind])
+    held_out = "heldout" in present or ("test" in present and not tested and "test" not in SPLITS[kind])
     return {
         "heldout": 0.0 if held_out else source.heldout_share,
-        "test": 0.0 if tested or "test" in own or kind == "corpus" else source.test_share,
+        "test": 0.0 if tested or "test" in present or kind == "corpus" else source.test_share,
     }
 
 
 def agreeing(
     tables: Mapping[Kind, pl.DataFrame], dropping: Collection[Kind], log: Callable[[Kind, str], None]
 ) -> tuple[dict[Kind, pl.DataFrame], pl.DataFrame]:
-    """Return the tables with each problem in one split, and rows (`kind`, `file`, `line`, ...) whose sources differ.
+    """Return the tables with each problem in one split, and rows (`kind`, `file`, `line`, ...) with conflicting splits.
 
     A split that a source names applies in all tables. If none is named, the strictest applies: test, then heldout. If
     sources disagree, the strictest applies too, and the other rows are left out of the tables in `dropping`.
     """
     named = {kind: frame for kind, frame in tables.items() if "problem" in frame.columns}
-    found, wrong = dict(tables), [pl.DataFrame()]
+    result, wrong = dict(tables), [pl.DataFrame()]
     if not named:
-        return found, wrong[0]
+        return result, wrong[0]
     split = pl.col("split").cast(_STRICTNESS)
     rows = pl.concat([frame.select("problem", split, "fixed") for frame in named.values()])
     agreed = (
@@ -213,8 +213,8 @@ def agreeing(
             joined = joined.filter(~(away & pl.col("fixed")))
         wrong.append(joined.filter(away, "fixed").select("problem", "split", AGREED, *ORIGIN, kind=pl.lit(kind)))
         choice = pl.when("fixed").then("split").otherwise(pl.coalesce(AGREED, "split")).alias("split")
-        found[kind] = joined.with_columns(choice).drop(AGREED).filter(pl.col("split").is_in(SPLITS[kind]))
-    return found, pl.concat(wrong, how="diagonal")
+        result[kind] = joined.with_columns(choice).drop(AGREED).filter(pl.col("split").is_in(SPLITS[kind]))
+    return result, pl.concat(wrong, how="diagonal")
 
 
 def _chosen(split: pl.Expr) -> pl.Expr:
@@ -224,7 +224,7 @@ def _chosen(split: pl.Expr) -> pl.Expr:
 def check_splits(
     table: pl.DataFrame, source: SplitOptions, kind: Kind, where: str, count: int, notes: Sequence[str]
 ) -> None:
-    """Reject a table without training rows, or without rows of a split that has a share.
+    """Reject a table without training rows, or without rows in a split with a share above 0.
 
     `count`: the number of rows that were read. `notes`: which of them were left out or moved, and why.
     """
@@ -235,26 +235,29 @@ def check_splits(
         if shares.get(split) and table.filter(split=split).is_empty():
             fix = f"Give more rows, name a split under `splits`, or raise {split}_share (0: no such split)"
             if kind == "prompts" and split != "train":
-                fix = f"{fix}. If all rows are for evaluation: splits: {{test: FILE}}, its name without ending"
+                fix = (
+                    f"{fix}. If all rows are for evaluation, set splits: {{test: FILE}}, with the file's name without "
+                    "its ending"
+                )
             if split == "train":
                 hashed = table.filter(~pl.col("fixed")).height
-                fix = "Name the training rows under `splits`, or add a source that has some"
+                fix = "Name the training rows under `splits`, or add a source with training rows"
                 fix = "Lower heldout_share and test_share, or give more rows" if hashed else fix
                 if notes:
-                    fix = f"If the training rows are among those that these lines name, keep them. Else {fix.lower()}"
+                    fix = f"If these lines removed the training rows, keep the rows. Else {fix.lower()}"
             rest = [*_by_split(table, kind), *notes]
-            what = f"the split '{split}' is empty. The table has {table.height:,} of {rows_text(count)} read"
+            what = f"the split '{split}' is empty. The table has {table.height:,} of the {rows_text(count)} read"
             raise DataError(what=f"{what}{': ' * bool(rest)}{'; '.join(rest)}", where=where, fix=fix)
 
 
 def _by_split(table: pl.DataFrame, kind: Kind) -> list[str]:
     """Return how many rows each split has, and whether its source or a share put them there."""
-    found = []
+    counts = []
     for split in SPLITS[kind]:
         for fixed, why in ((True, "as their source says"), (False, f"by {split}_share" if split != "train" else "")):
             if rows := table.filter(split=split, fixed=fixed).height:
-                found.append(f"{rows:,} {split}{f' ({why})' if why else ''}")
-    return found
+                counts.append(f"{rows:,} {split}{f' ({why})' if why else ''}")
+    return counts
 
 
 def rows_text(count: int) -> str:

@@ -34,7 +34,7 @@ GROUPS: Final = {"heldout_": "heldout", "reward_": "rewards"}
 
 @dataclass(frozen=True)
 class Plan:
-    """What to push, and how."""
+    """The runs to push, and the options."""
 
     project: str
     trackers: Sequence[str]
@@ -50,7 +50,7 @@ class Plan:
 def push(plan: Plan) -> str:
     """Push the runs to all trackers. Return a summary; raise at the end if a tracker failed."""
     if lacks := missing(plan.trackers):
-        fix = "Run `make env-track`, or install them into an environment of their own (docs/watching.md, Trackers)"
+        fix = "Run `make env-track`, or install them into a separate environment (docs/watching.md, Trackers)"
         raise ParamsError(what=f"not installed: {', '.join(lacks)}", where=sys.executable, fix=fix)
     names, stop, said = named_runs(plan.words), Event(), list[str]()
     failed: dict[str, str] = {}
@@ -67,20 +67,20 @@ def push(plan: Plan) -> str:
     _wait(threads, stop)
     failed |= {thread.name: f"{thread.name}: does not end" for thread in threads if thread.is_alive()}
     if failed:
-        fix = "Run it again when the tracker can be reached: it adds what is missing. Training is not affected"
+        fix = "Run it again when the tracker can be reached, to push the missing data. Training is not affected"
         raise PipelineError(what=masked("; ".join(failed.values())), where="posttrain track", fix=fix)
     return "\n".join(said) or "no run has a curve yet"
 
 
 def missing(trackers: Sequence[str]) -> list[str]:
-    """Return the trackers that are not installed. Reject unknown ones."""
+    """Return the trackers that are not installed. Reject unknown trackers."""
     for name in trackers:
         if name not in TRACKERS:
             what, fix = why_unknown(TRACKERS, name)
             raise ParamsError(what=f"no tracker: {what}", where="posttrain track --to", fix=fix)
     needed = {name: getattr(TRACKERS[name], "package", None) for name in trackers}
-    found = {name: find_spec(package) for name, package in needed.items() if package}
-    return [name for name, spec in found.items() if spec is None or spec.origin is None]  # a folder has no origin
+    specs = {name: find_spec(package) for name, package in needed.items() if package}
+    return [name for name, spec in specs.items() if spec is None or spec.origin is None]  # a folder has no origin
 
 
 def _wait(threads: Sequence[Thread], stop: Event) -> None:
@@ -133,11 +133,11 @@ class Followed:
 
     @property
     def began(self) -> bool:
-        """Return whether the run has a curve."""
+        """Tell whether the run has a curve."""
         return bool(self._first)
 
     def look(self) -> None:
-        """Log the steps that the tracker lacks. A curve that starts again with other settings is another run."""
+        """Log the steps that the tracker lacks. A curve that restarts with other settings becomes a new run."""
         marks = [_mark(file) for file in (plot_path(self.name), *result_files(self.name).values())]
         rows = curve(plot_path(self.name)) if marks != self._marks else []
         if not rows:
@@ -188,7 +188,7 @@ def grouped(name: str) -> str:
 def _mark(file: Path) -> tuple[int, ...]:
     """Return a value that changes whenever the file does."""
     try:
-        found = file.stat()
+        status = file.stat()
     except FileNotFoundError:
         return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -41,7 +41,7 @@ COLUMNS: Final[tuple[str, ...]] = (
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The data that a tracker gets when a run begins."""
+    """The data for a tracker at the start of a run."""
 
     name: str
     """The folder of its model under models/, e.g. `online/grpo`."""
@@ -65,7 +65,7 @@ class TrackedRun:
 
 
 def named_runs(words: Sequence[str]) -> list[str]:
-    """Return the selected runs: `online/grpo`, `online@grpo`, or the label of an evaluated one. Default: all."""
+    """Return the selected runs: `online/grpo`, `online@grpo`, or the label of an evaluated model. Default: all."""
     params = read_yaml(PARAMS_FILE)
     labels = {label: policy.model for label, policy in evaluated(params).items()}
     stages = {stage_of(params, name): name for name in curve_runs(params)}
@@ -73,12 +73,12 @@ def named_runs(words: Sequence[str]) -> list[str]:
     for word in words:
         if word not in known and not plot_path(word).is_file():
             what, fix = f"no run is called '{word:.80}'", did_you_mean(word, list(known))
-            raise ParamsError(what=what, where=PARAMS_FILE, fix=fix or "Name one as online/grpo")
+            raise ParamsError(what=what, where=PARAMS_FILE, fix=fix or "Use a name such as online/grpo")
     return list(dict.fromkeys(known.get(word, word) for word in words)) or list(stages.values())
 
 
 def is_running(name: str) -> bool:
-    """Return whether a process is training the run."""
+    """Tell whether a process is training the run."""
     lock = HELD / stage_of(read_yaml(PARAMS_FILE), name).replace("/", "@")
     return lock.is_file() and is_locked(lock)
 
@@ -112,26 +112,26 @@ def curve(file: Path) -> list[dict[str, float]]:
     except FileNotFoundError:
         return []
     columns, *lines = [line.split(",") for line in text[: text.rfind("\n") + 1].splitlines()] or [[]]
-    found: list[dict[str, float]] = []
+    steps: list[dict[str, float]] = []
     for cells in lines:
         if len(cells) != len(columns):
             break
         row = {name: float(cell) for name, cell in zip(columns, cells, strict=True) if cell}
-        found.append({name: value for name, value in row.items() if math.isfinite(value)})
-    return found
+        steps.append({name: value for name, value in row.items() if math.isfinite(value)})
+    return steps
 
 
 def result_files(name: str) -> dict[str, Path]:
-    """Return the files with the run's metrics: of its training, and of evaluations of its model by table.
+    """Return the files with metrics of the run's training, and of evaluations of its model by table.
 
     Runs that were evaluated on the same table share metric names, so that a tracker draws them together.
     """
-    found = {"train": metrics_path(name)}
+    files = {"train": metrics_path(name)}
     for label, policy in evaluated(read_yaml(PARAMS_FILE)).items():
         if policy.model == name:
-            place = policy.table if policy.table not in found else f"{policy.table}/{label}"
-            found[place] = Path("results") / label / "metrics.json"
-    return found
+            place = policy.table if policy.table not in files else f"{policy.table}/{label}"
+            files[place] = Path("results") / label / "metrics.json"
+    return files
 
 
 def figures(name: str) -> dict[str, float]:
@@ -145,7 +145,7 @@ def figures(name: str) -> dict[str, float]:
 
 
 def completions(name: str, most: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield tables of the first completions: of each evaluation of the run, and of its last training round."""
+    """Yield tables of the first completions of each evaluation of the run and of its last training round."""
     files = {place: file.with_name("rollouts.parquet") for place, file in result_files(name).items()}
     files["train"] = max(rollouts_path(name).glob("*.parquet"), default=Path("none"))
     for table, file in files.items():

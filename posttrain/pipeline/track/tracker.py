@@ -18,10 +18,10 @@ Table = Sequence[Mapping[str, str | float | bool | None]]
 
 
 class Tracker(Protocol):
-    """One run at one tracker. Pushing a run again uses the same id and adds nothing twice."""
+    """One run at one tracker. Pushing a run again uses the same id and adds only new data."""
 
     def start(self, project: str, run: TrackedRun) -> int:
-        """Open the run, new or continued. Return the first step that it lacks."""
+        """Create or reopen the run. Return its first missing step."""
 
     def log(self, steps: Steps) -> None:
         """Add steps of the curve."""
@@ -33,7 +33,7 @@ class Tracker(Protocol):
         """Set a table."""
 
     def finish(self) -> None:
-        """Wait until everything is there, and close the run."""
+        """Wait until all data is uploaded, and close the run."""
 
 
 TRACKERS: Final[Listing[type[Tracker]]] = Listing("", "", group="trackers", adopt=with_methods(Tracker))

@@ -106,7 +106,7 @@ def test_the_splits_of_an_entry_are_tried_on_what_was_read() -> None:
     put([{"prompt": "1+1?", "answer": "2", "split": "test"}], "prompts.jsonl")
     write(None, tables={"pairs": "pairs.jsonl", "prompts": "prompts.jsonl"})
     said = fault()
-    assert "1 row of problems that files of another table have in another split" in said
+    assert "1 row whose problem is in another split in another table's files" in said
     assert "my/pairs.jsonl line 1: train, elsewhere test" in said
     put(
         [

@@ -88,7 +88,7 @@ def test_a_planned_question_is_answered_as_text_json_and_on_the_page(finished: P
     assert "<h1>compare --factor kl --against 0.5</h1>" in page
     with pytest.raises(PipelineError, match=r"no setting 'betta' varies.*Did you mean 'beta'"):
         run(parse(["compare", "--factor", "betta"]))
-    with pytest.raises(ParamsError, match="--against is given twice"):
+    with pytest.raises(ParamsError, match="--against was given twice"):
         run(parse(["compare", "--against", "low_1", "--against", "high_1"]))
 
 

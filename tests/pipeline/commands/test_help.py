@@ -49,7 +49,7 @@ def commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
 def test_a_renamed_command_is_answered_with_its_new_name() -> None:
     for old, new in RENAMED.items():
         assert old not in DOES and new.split()[0] in DOES
-        with pytest.raises(ParamsError, match=re.escape(f"It is `posttrain {new}` now")):
+        with pytest.raises(ParamsError, match=re.escape(f"Use `posttrain {new}`")):
             parse([old, "--json"])
 
 

@@ -18,5 +18,5 @@ def test_a_project_is_written_or_upgraded(monkeypatch: pytest.MonkeyPatch) -> No
     assert module.run(parse(["init", "mine", "--recipe", "rlvr"])) == f"init {(Path('mine'), 'rlvr')}"
     assert module.run(parse(["init", "--upgrade"])) == "upgrade ('show',)"
     assert module.run(parse(["init", "--upgrade", "--yes"])) == "upgrade ('write',)"
-    with pytest.raises(ParamsError, match="no folder is named"):
+    with pytest.raises(ParamsError, match="no folder was given"):
         module.run(parse(["init"]))

@@ -89,12 +89,12 @@ def test_a_package_that_code_or_a_record_names_is_missed(tmp_path: Path, monkeyp
     for folder, text in (("code", GONE), ("records", f'{{"stage": "online@grpo", "code": {GONE}}}')):
         Path(folder, "online").mkdir(parents=True)
         Path(folder, "online/grpo.json").write_text(text, encoding="utf-8")
-    line = "names the package gone-reward 1.2 with a plugin, which is not installed. "
+    line = "uses a plugin of the package gone-reward 1.2, which is not installed. "
     line += "Install it: python -m pip install gone-reward==1.2"
     assert missing_in_records() == f"records/online/grpo.json {line}"
-    with pytest.raises(PipelineError, match=r"code/online/grpo\.json: it names the package gone-reward"):
+    with pytest.raises(PipelineError, match=r"code/online/grpo\.json: it uses a plugin of the package gone-reward"):
         check_plugins()
-    with pytest.raises(PipelineError, match=r"pip install gone-reward==1\.2, or remove its names from params\.yaml"):
+    with pytest.raises(PipelineError, match=r"pip install gone-reward==1\.2, or remove the plugin from params\.yaml"):
         check_plugins("online@grpo")
     check_plugins("sft@main")
 
@@ -147,7 +147,7 @@ def test_the_stage_code_keeps_a_missing_package_as_long_as_a_run_names_it(
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     if where:
         assert done.returncode == 1 and "Traceback" not in done.stderr
-        line = f"{where} cannot be read, and the package gone-reward 1.2, whose plugin it named, is not installed: "
+        line = f"{where} cannot be read, because the package gone-reward 1.2, whose plugin it used, is not installed: "
         assert line in done.stderr
         assert "unknown reward 'gone'" in done.stderr and "pip install gone-reward==1.2, or remove its" in done.stderr
         assert (tmp_path / "code/online/grpo.json").read_text(encoding="utf-8") == GONE

@@ -168,8 +168,8 @@ def test_the_page_marks_what_is_trained_and_runs_nothing(made: Path) -> None:
             "mine/talk: no such table. Give a file .* or one of late/chat, results/early/rollouts.parquet",
         ),
         ("laet/chat", "my/model", "laet/chat: no such table. Did you mean 'late/chat'?"),
-        ("late/chat", "my/model", "late/chat: the table is not made yet. Make it: dvc repro data_files@late"),
-        ("data/late/chat.parquet", "my/model", "not made yet. Make it: dvc repro data_files@late"),
+        ("late/chat", "my/model", "late/chat: the table does not exist yet. Make it: dvc repro data_files@late"),
+        ("data/late/chat.parquet", "my/model", "does not exist yet. Make it: dvc repro data_files@late"),
         ("my/talk.parquet", "my/model", "this is not the name of a table. Give NAME/KIND with KIND one of corpus, "),
     ],
 )

@@ -185,9 +185,9 @@ def test_init_refuses_without_writing_anything(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "full/file").touch()
     before = listed(tmp_path)
     for name, recipe, said in (
-        ("full", "rlvr", "full: the folder is not empty. Name a new or an empty folder; nothing was written"),
-        ("full/file", "rlvr", "full/file: this is a file. Name a new folder"),
-        ("full/file/deeper", "rlvr", "Not a directory. Fix it; nothing was left behind"),
+        ("full", "rlvr", "full: the folder is not empty. Choose a new or an empty folder; nothing was written"),
+        ("full/file", "rlvr", "full/file: this is a file. Choose a new folder"),
+        ("full/file/deeper", "rlvr", "Not a directory. Fix it and run this again; no files were left behind"),
         ("new", "rvlr", "--recipe: no recipe 'rvlr'. Did you mean 'rlvr'?"),
     ):
         with pytest.raises(PosttrainError, match=re.escape(said)):
@@ -196,7 +196,7 @@ def test_init_refuses_without_writing_anything(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "full/broken").write_text("[")
     before = listed(tmp_path)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "full/broken"))
-    with pytest.raises(PosttrainError, match=r"git init .*bad config.*nothing was left behind"):
+    with pytest.raises(PosttrainError, match=r"git init .*bad config.*no files were left behind"):
         init(tmp_path / "new", "rlvr")
     assert listed(tmp_path) == before
 

@@ -201,7 +201,7 @@ def test_an_adapter_names_the_base_of_the_hub_at_its_commit(tmp_path: Path, monk
     assert hub_base(Path("models/whole"), Lineage()) is None
     for nth, base_folder in enumerate(("models/base/own", "models/sft/lora", "/elsewhere/model")):
         with pytest.raises(
-            ModelError, match=rf"an adapter of {base_folder}, which is not a run of base.hub.*merge: true"
+            ModelError, match=rf"an adapter of {base_folder}, which was not made by a run of base.hub.*merge: true"
         ):
             hub_base(adapter(base_folder, Path(f"models/other/{nth}")), Lineage())
         said = push_note(Path(f"models/other/{nth}"), Lineage())
@@ -256,7 +256,7 @@ def test_what_is_refused_says_how_to_fix_it_and_leaves_nothing(own_workspace: Pa
     cases = [
         (("grpo", "--to", "me/tiny"), {}, "'me/tiny' is not a repository"),
         (("grop", "--to", "hf:me/tiny"), {}, "no evaluated policy 'grop'"),
-        (("grpo", "--to", "hf:me/tiny"), {}, "there is no token"),
+        (("grpo", "--to", "hf:me/tiny"), {}, "no token was found"),
         (("grpo", "--to", "hf:me/tiny"), {"HF_TOKEN": "hf_another-token-of-theirs"}, "HTTP status 401"),
     ]
     for words, variables, expected in cases:

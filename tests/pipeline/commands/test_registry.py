@@ -63,7 +63,7 @@ def test_tags_without_a_message_and_of_another_project_do_not_count(monkeypatch:
 def test_names_that_gto_does_not_read_are_refused() -> None:
     assert artifact_of("lr_1e-4") == "lr_1e-4"
     for name in ("grpo_", "grpo-"):
-        with pytest.raises(ParamsError, match="allows no name"):
+        with pytest.raises(ParamsError, match="does not allow the name"):
             artifact_of(name)
         with pytest.raises(ParamsError, match="not a name"):
             require_stage(name)

@@ -51,11 +51,11 @@ def test_a_replay_has_the_bits_of_the_run_and_changes_nothing(own_workspace: Pat
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"rollouts": "sampled"}, "replay needs all rollouts, and these were stored with rollouts: sampled"),
+        ({"rollouts": "sampled"}, "replay needs all rollouts, but these were stored with rollouts: sampled"),
         ({"text_ends_at_round": 3}, "from round 3 on no text: rollouts_gb was reached"),
         ({"format": 2}, "made by a newer posttrain"),
         ({"rollouts": None}, "stored with rollouts: None"),
-        ({}, "a part of the rollouts is missing"),
+        ({}, "some of the rollouts are missing"),
     ],
 )
 def test_rollouts_without_text_are_refused(tmp_path: Path, change: dict[str, object], expected: str) -> None:

@@ -161,7 +161,7 @@ def test_a_csv_file_with_another_separator_and_encoding_is_scored(capsys: pytest
         reward.run(parser("reward").parse_args(words))
     with pytest.raises(ParamsError, match="no encoding 'cp99'"):
         reward.run(parser("reward").parse_args([*words, "--encoding", "cp99"]))
-    with pytest.raises(DataError, match="separator and encoding are options of csv files"):
+    with pytest.raises(DataError, match="separator and encoding apply only to csv files"):
         reward.run(parser("reward").parse_args([*words[:4], written(RIGHT), "--separator", ";"]))
 
 
@@ -262,11 +262,11 @@ def test_a_function_of_all_rollouts_gets_all_rows_at_once(capsys: pytest.Capture
             "rows.jsonl",
             [],
             "sft.runs.main",
-            "'sft.runs.main' names no rewards. Known here: data.filters.good",
+            "'sft.runs.main' has no rewards. Known here: data.filters.good",
         ),
-        ("correct", "rows.jsonl", [], "grpo", "'grpo' names no rewards. Did you mean 'online.runs.grpo'?"),
+        ("correct", "rows.jsonl", [], "grpo", "'grpo' has no rewards. Did you mean 'online.runs.grpo'?"),
         ("correct", "rows.jsonl", [], "data.samples.moody", "does not read mood"),
-        ("correct", "results/late/rollouts.parquet", [], None, "is not made yet. Make it: dvc repro evaluate@late"),
+        ("correct", "results/late/rollouts.parquet", [], None, "does not exist yet. Make it: dvc repro evaluate@late"),
         ("correct", "results/grop/rollouts.parquet", [], None, "Did you mean 'results/late/rollouts.parquet'?"),
     ],
 )

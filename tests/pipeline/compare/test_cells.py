@@ -56,6 +56,6 @@ def test_why_two_levels_never_meet() -> None:
 
 def test_a_training_without_readable_answers_is_named() -> None:
     have = Trainings([*study(), trained("gspo", parsed=False)])
-    assert len(have.found) == 18 and have.notes == [
+    assert len(have.policies) == 18 and have.notes == [
         "gspo, kl none is not compared, because none of its completions has a readable answer"
     ]

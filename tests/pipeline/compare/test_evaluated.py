@@ -25,7 +25,7 @@ def test_an_evaluated_policy(tmp_path: Path) -> None:
     (tmp_path / "plots/sft/a.csv").write_text("step\n1\n")
     found = evaluated_policy(tmp_path, "n", "x", "sft/a", rollouts(1.0, None), SETTINGS, "sampled")
     assert found.prompts == ("p0", "p1") and found.known_scores.tolist() == [1.0] and np.isnan(found.scores_P[1])
-    assert found.own == {"lr": "1"} and found.section == "sft.runs.a" and found.curve == {"step": [1.0]}
+    assert found.run_settings == {"lr": "1"} and found.section == "sft.runs.a" and found.curve == {"step": [1.0]}
     assert found.trained == file_digest(manifest) and found.parsed is True and found.seconds is None
     other = evaluated_policy(tmp_path / "none", "m", "x", "sft/a", rollouts(1.0), SETTINGS, "sampled")
     assert other.trained == "" and other.curve == {}

@@ -95,10 +95,10 @@ def test_unequal_seeds_are_paired_where_both_have_them_and_the_others_are_named(
 
 def test_a_level_whose_results_are_stale_is_a_question_without_an_answer() -> None:
     stale = trained("gspo")
-    left_out = [LeftOut(stale.name, stale.settings, "its evaluation does not belong to its settings")]
+    left_out = [LeftOut(stale.name, stale.settings, "its evaluation does not match its settings")]
     found = planned(study(), ["algorithm"], ["grpo"], left_out)
     assert answers(found)["gspo minus grpo"] == "cannot tell: no training of gspo can be compared"
-    assert "left out: gspo-none-1: its evaluation does not belong to its settings" in found.notes
+    assert "left out: gspo-none-1: its evaluation does not match its settings" in found.notes
     some = [one for one in study() if one.name != "cispo-0.04-2"]
     found = planned(some, ["algorithm"], ["grpo"])
     said = "no partner with the same seed and other settings: (kl beta 0.04, seed 2)"

@@ -44,7 +44,7 @@ def test_the_only_name_is_compared_with_head_and_head_with_the_workspace() -> No
     experiment("more", "algorithm: grpo", "algorithm: dr_grpo")
     for name, other in {"more": "HEAD", "workspace": "HEAD", "HEAD": "workspace"}.items():
         found = selected([name], "grpo", "sampled")
-        assert sorted(one.name for one in found.found) == sorted([name, other])
+        assert sorted(one.name for one in found.policies) == sorted([name, other])
         assert found.notes == [f"{name} is compared with {other}, because it is the only name"]
     assert selected(["more", "HEAD"], "grpo", "sampled").notes == []
     assert selected(["grpo"], None, "sampled").notes == [], "a policy alone is shown alone"
@@ -63,13 +63,13 @@ def test_a_head_without_results_is_noted() -> None:
     git("rm", "-rq", "results/grpo")
     git("commit", "-qm", "y")
     found = selected(["kept"], "grpo", "sampled")
-    assert [one.name for one in found.found] == ["kept"]
+    assert [one.name for one in found.policies] == ["kept"]
     assert found.notes[0].startswith("kept is not compared with HEAD: results/grpo/rollouts.parquet is missing")
 
 
 def test_one_experiment_next_to_two_policies_needs_a_policy() -> None:
     experiment("kept")
-    with pytest.raises(PipelineError, match=r"the experiment has several policies.*--policy, one of"):
+    with pytest.raises(PipelineError, match=r"the experiment has several policies.*Choose one with --policy"):
         selected(["sft", "grpo", "kept"], None, "sampled")
 
 

@@ -55,5 +55,5 @@ def test_the_answers_and_the_settings_of_a_policy(finished: Path) -> None:
     rows = _answers("grpo")
     assert rows.height == 30 and rows["greedy"].all()
     workspace.rewritten(finished, "none")
-    with pytest.raises(DataError, match="no greedy answer is stored with its tokens"):
+    with pytest.raises(DataError, match="no greedy answers with tokens are stored"):
         _answers("grpo")

@@ -81,7 +81,7 @@ def test_turns_that_no_prompt_can_follow_are_refused(given: list[Message]) -> No
 
 
 def test_likelihoods_read_no_context() -> None:
-    with pytest.raises(ParamsError, match="context: not read where likelihoods are measured"):
+    with pytest.raises(ParamsError, match="context: without effect if by is likelihood"):
         check(EvaluateRun, {**INPUTS, "by": "likelihood", "context": [SYSTEM]}, where="t")
     assert check(EvaluateRun, {**INPUTS, "context": [SYSTEM]}, where="t").context == turns(SYSTEM)
 
@@ -157,4 +157,4 @@ def test_a_policy_with_examples_is_measured_and_its_tokens_are_compared(own_work
     assert shift("shots", "sft")["unshifted"] < 1
     assert shift("sft", "base")["shifted"] > shift("dpo", "sft")["shifted"] < 0.05
     refused = run(own_workspace, "python", "-m", "posttrain", "compare", "sft", "--tokens")
-    assert refused.returncode == 1 and "1 policies are named, not two" in refused.stdout
+    assert refused.returncode == 1 and "expected two policies, not 1" in refused.stdout

@@ -207,7 +207,7 @@ def test_a_judge_is_asked_in_both_orders_until_a_pair_is_clear(endpoint: Endpoin
 
     before = Path("metrics/ratings/main.parquet").read_bytes()
     endpoint.does(then="500")
-    assert rate(f"{{policies: [one, three, five], {judge}}}") == found, "verdicts are kept"
+    assert rate(f"{{policies: [one, three, five], {judge}}}") == found, "reuses the verdicts"
     assert endpoint.log == [] and Path("metrics/ratings/main.parquet").read_bytes() == before
     endpoint.does(then="rule")
     found = rate(f"{{policies: [one, three, five], alpha: null, {judge}}}")
@@ -283,7 +283,7 @@ def test_no_verdict_is_no_win(endpoint: Endpoint) -> None:  # noqa: F811
     assert 2 <= pair["no_verdict"] <= 4 and pair["prompts"] == BATCH - pair["no_verdict"] and pair["win"] == 0.0
     assert matches()["status"].value_counts().height == 2
     endpoint.does(then="500")
-    with pytest.raises(RewardError, match=r"max_failed = 0.1; the last: infrastructure: HTTP 500.*verdicts are kept"):
+    with pytest.raises(RewardError, match=r"max_failed = 0.1; the last: infrastructure: HTTP 500.*reuses the verdicts"):
         rate(f"{{policies: [two, four], {judge}}}")
 
 
@@ -291,7 +291,7 @@ def test_no_verdict_is_no_win(endpoint: Endpoint) -> None:  # noqa: F811
 def test_a_judge_needs_all_texts() -> None:
     file = Path("results/one/rollouts.parquet")
     write_table(with_ids(select_text(read_table(file, "rollouts"), "none"), "rollouts"), file, "rollouts")
-    with pytest.raises(DataError, match="not all of its text was kept"):
+    with pytest.raises(DataError, match="not all of its completions are stored"):
         rate("{judge: {url: 'http://localhost:1/v1', model: m}}")
     assert rate()["pairs"], "stored scores need none"
 

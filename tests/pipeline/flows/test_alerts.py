@@ -28,5 +28,5 @@ def test_the_payload_is_json_whatever_a_stage_has_printed() -> None:
 
 def test_without_a_webhook_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(PipelineError, match="there is no webhook"):
+    with pytest.raises(PipelineError, match="no webhook is set"):
         make()

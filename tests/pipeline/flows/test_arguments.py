@@ -20,9 +20,9 @@ CASES = [
     ("flows.server --port abc", "invalid int value: 'abc'"),
 ]
 LATER = [
-    ("flows.sweep ../k -S sft.runs.main.epochs=1", "'../k' cannot name a sweep"),
+    ("flows.sweep ../k -S sft.runs.main.epochs=1", "'../k' is not a valid name for a sweep"),
     ("flows.sweep k -S sft.runs.main.epochs=*x", "a value that is not valid YAML"),
-    ("flows.pipeline --workers --force", "error: --workers --force: hosts take every result"),
+    ("flows.pipeline --workers --force", "error: --workers --force: hosts use all results"),
     ("flows.pipeline zonk", "error: dvc.yaml: no stage 'zonk'"),
 ]
 """What is found after the arguments are read; each starts a process."""

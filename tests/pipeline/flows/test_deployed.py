@@ -95,7 +95,7 @@ def test_settings_on_a_schedule_are_an_experiment_that_runs_once(small: Project,
                 "the terminal and the name say so"
             )
         second = command(small, *SERVE, "--name", "strict-one")
-        assert second.returncode == 1 and "Give this deployment another name by --name" in second.stderr
+        assert second.returncode == 1 and "Give this deployment another name with --name" in second.stderr
     assert (small.root / "params.yaml").read_bytes() == before
     assert [name.rpartition("-")[0] for name in sorted(experiments(small))] == [
         "strict_one-beta0.02",
@@ -110,9 +110,9 @@ def test_what_is_wrong_is_refused_before_a_deployment_is_made(small: Project) ->
         (["-S", "beta"], "'beta' is not NAME=VALUE"),
         (["--sweep", "kl", "-S", f"{BETA}=0.5,x"], "online.runs.a.kl.beta = 'x'"),
         (["--sweep", "none"], "sweeps/none.yaml: file not found"),
-        (["--jobs", "2"], "--jobs is read with --sweep only"),
-        (["--env", "JUDGE=secret/a"], "does not look like a secret"),
-        (["--env", "JUDGE_KEY=a"], "names no value"),
+        (["--jobs", "2"], "--jobs needs --sweep"),
+        (["--env", "JUDGE=secret/a"], "is not a name for a secret"),
+        (["--env", "JUDGE_KEY=a"], "does not refer to a stored value"),
         (["--rrule", "EVERY DAY"], "'EVERY DAY' is not a schedule"),
         (["onlin"], "onlin"),
         (["--name", "a/b"], "'a/b' is not a name of a deployment"),
@@ -192,7 +192,7 @@ def test_keys_come_from_prefects_secrets_and_variables(small: Project, tmp_path:
 
 def test_prefect_itself_tells_failures_and_missed_schedules(small: Project, webhook: Webhook, tmp_path: Path) -> None:
     log, pool = tmp_path / "serve.log", f"pool-{tmp_path.name}"
-    assert "there is no webhook" in command(small, "-m", "flows.deploy", "alert").stderr
+    assert "no webhook is set" in command(small, "-m", "flows.deploy", "alert").stderr
     for _ in range(2):  # the second replaces the first
         done = command(small, "-m", "flows.deploy", "alert", **{notify.VARIABLE: webhook.url})
         assert done.returncode == 0 and "posts failures, crashes and late runs" in done.stdout, done.stderr

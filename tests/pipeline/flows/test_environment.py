@@ -13,11 +13,11 @@ from posttrain.errors import ParamsError
 @pytest.mark.parametrize(
     ("name", "source", "said"),
     [
-        ("JUDGE_KEY", "judge", "names no value"),
-        ("JUDGE_KEY", "secret/", "names no value"),
-        ("JUDGE_KEY", "vault/judge", "names no value"),
-        ("A B", "variable/x", "names no value"),
-        ("JUDGE", "secret/judge", "does not look like a secret"),
+        ("JUDGE_KEY", "judge", "does not refer to a stored value"),
+        ("JUDGE_KEY", "secret/", "does not refer to a stored value"),
+        ("JUDGE_KEY", "vault/judge", "does not refer to a stored value"),
+        ("A B", "variable/x", "does not refer to a stored value"),
+        ("JUDGE", "secret/judge", "is not a name for a secret"),
     ],
 )
 def test_what_names_no_value_or_would_be_printed_is_refused(name: str, source: str, said: str) -> None:

@@ -98,7 +98,7 @@ def test_the_login_is_made_once_and_kept_from_others(tmp_path: Path) -> None:
 def test_a_wrong_login_is_one_line(bare: Project, server: str) -> None:
     ended = Project(bare.root, {**bare.env, "PREFECT_API_URL": server}).run("prepare")
     assert ended.code == 1
-    assert f"error: PREFECT_API_AUTH_STRING: the server at {server} refuses the login. Set" in ended.err
+    assert f"error: PREFECT_API_AUTH_STRING: the server at {server} rejects the login. Set" in ended.err
     assert "Traceback" not in ended.err
 
 

@@ -201,7 +201,7 @@ def test_gpus_are_slots(project: Project) -> None:
     project.runs({"gpus": 3}, {"gpus": 1})
     too_many = type(project)(project.root, one_gpu).run("--force", "branch")
     assert too_many.code == 1
-    assert "a stage needs 3 gpus and Prefect's limit" in too_many.err
+    assert "a stage needs 3 gpus, but Prefect's limit" in too_many.err
 
 
 @pytest.mark.slow

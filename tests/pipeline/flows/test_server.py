@@ -130,7 +130,7 @@ def test_the_login_is_made_once_and_is_private(tmp_path: Path) -> None:
 
 
 def test_prefect_is_pointed_to_a_server(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PipelineError, match="refuses the login"):
+    with pytest.raises(PipelineError, match="rejects the login"):
         attach(tmp_path, url)
     assert os.environ[AUTH] == login(tmp_path)
     monkeypatch.setenv(AUTH, "a:b")
@@ -181,7 +181,7 @@ def test_the_command_line(
     assert parser().parse_args([]).port == PORT and parser().parse_args(["--port", "7"]).port == 7
     monkeypatch.chdir(tmp_path)
     assert main([]) == 1
-    assert "no DVC project here or above" in capsys.readouterr().err
+    assert "no DVC project in this folder or above" in capsys.readouterr().err
     (tmp_path / ".dvc").mkdir()
     (tmp_path / ".prefect").mkdir()
     (tmp_path / ".prefect/server.json").write_text(json.dumps({"pid": os.getpid(), "url": url}))

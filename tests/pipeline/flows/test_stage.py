@@ -19,4 +19,4 @@ def test_a_clone_at_another_commit_fails_and_says_so(tmp_path: Path, monkeypatch
         subprocess.run(["git", *words], check=True)
     state = stage.fn("sft@main", "0" * 40)
     assert state.is_failed()
-    assert "the flow at 000000000000" in state.message
+    assert "but the flow is at 000000000000" in state.message

@@ -292,7 +292,7 @@ def test_a_clone_differs_in_outputs_only_also_below_the_root_of_git(
 
 @pytest.mark.parametrize("name", ["kl-2", "", "a/b", "-a", "a b"])
 def test_a_sweep_has_a_name_that_experiments_can_begin_with(name: str) -> None:
-    with pytest.raises(PosttrainError, match="cannot name a sweep"):
+    with pytest.raises(PosttrainError, match="is not a valid name for a sweep"):
         checked_sweep_name(name)
 
 
@@ -311,7 +311,7 @@ def test_seeds_and_targets_of_the_command_line_replace_those_of_the_file(
     assert (more.seeds, more.targets, more.seed_keys) == ([1, 2, 3], ["report"], ["seed"])
     assert list(more.grid) == [BETA]
     for words in ("kl",), ("no_file", "--seeds", "1,2"):
-        with pytest.raises(PosttrainError, match="--random: there is nothing to draw from"):
+        with pytest.raises(PosttrainError, match="--random: there are no values to draw from"):
             named_sweep(parser().parse_args([*words, "--random", "4"]))
 
 
@@ -343,7 +343,7 @@ def test_help_and_nothing_to_do(
     assert "posttrain compare NAME" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("name", "what"), [("grpo", "a policy in params.yaml"), ("main", "git has a branch")])
+@pytest.mark.parametrize(("name", "what"), [("grpo", "a policy in params.yaml"), ("main", "git already has a branch")])
 def test_a_sweep_has_no_name_that_compare_knows_otherwise(
     name: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

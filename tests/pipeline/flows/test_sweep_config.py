@@ -60,7 +60,7 @@ def test_a_sweep_is_read_from_its_file(tmp_path: Path) -> None:
 
 def test_the_name_of_a_sweep() -> None:
     assert checked_sweep_name("lr_2") == "lr_2"
-    with pytest.raises(PipelineError, match="'a-b' cannot name a sweep"):
+    with pytest.raises(PipelineError, match="'a-b' is not a valid name for a sweep"):
         checked_sweep_name("a-b")
 
 

@@ -27,10 +27,10 @@ def runner(tmp_path: Path) -> SweepRunner:
 
 def test_a_failure_is_the_stage_and_its_first_error() -> None:
     failure = Failure()
-    assert failure.found == ("", "") and failure.is_shared is False
+    assert failure.key == ("", "") and failure.is_shared is False
     for line in ("Running stage 'sft@main':", "error: the memory ran out", "ERROR: failed to reproduce"):
         failure(line)
-    assert failure.found == ("sft@main", "the memory ran out") and failure.is_shared is False
+    assert failure.key == ("sft@main", "the memory ran out") and failure.is_shared is False
     failure("Running stage 'sft@main':")
     failure(SHARED)
     assert failure.is_shared is True

@@ -64,7 +64,7 @@ def ready(project: Project) -> set[str]:
 def test_without_a_host_it_says_how_to_start_one(shared: Project) -> None:
     ended = shared.run("--workers")
     assert ended.code == 1
-    assert "no host serves stages. Start one in each clone: posttrain workers" in ended.err
+    assert "no host is running `posttrain workers`. Run `posttrain workers` in each clone" in ended.err
 
 
 def test_a_host_makes_nothing_that_the_coordinator_has_made(shared: Project, tmp_path: Path) -> None:

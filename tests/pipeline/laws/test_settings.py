@@ -186,8 +186,8 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
         ("trpo", {"compile": True}, "differentiates twice"),
         ("trpo", {"advantage": "gae", "optimizer": {"critic_first": 0.1}}, "moves the policy in each step"),
         ("grpo", {"text": {"rows": 2}}, "read only where ptx is above 0"),
-        ("grpo", {"ptx": 1.0}, "ptx learns a corpus"),
-        ("grpo", {"corpus": "two_step/corpus"}, "ptx learns a corpus"),
+        ("grpo", {"ptx": 1.0}, "ptx trains on a corpus"),
+        ("grpo", {"corpus": "two_step/corpus"}, "ptx trains on a corpus"),
         ("grpo", {"reward_model": "reward/main"}, "where the reward `model` is"),
         (
             "ppo",

@@ -29,9 +29,9 @@ def test_what_a_line_has_reached(finished: Path) -> None:
 def test_parts(finished: Path) -> None:
     trace(finished)
     assert downstream._with_parents(Path("data/a/b.parquet")) == {"data/a/b.parquet", "data/a", "data", "."}
-    assert downstream._kept("sft/main") == "there" and downstream._kept("sft/b") == "not in the workspace"
+    assert downstream._presence("sft/main") == "there" and downstream._presence("sft/b") == "not in the workspace"
     Path("checkpoints/sft/main/1").mkdir(parents=True)
-    assert downstream._kept("sft/main") == "there, with checkpoints"
+    assert downstream._presence("sft/main") == "there, with checkpoints"
     found = downstream._figures(Figures(), {"evaluate@dpo"})
     assert found["dpo.score"] == 0.64 and not any(name.startswith("sft.") for name in found)
 

@@ -35,10 +35,10 @@ def test_what_is_asked(lineage: Lineage) -> None:
     assert [node.title for node in explain("sft.score")] == ["sft.score = 0.3"]
     row = pl.read_parquet(RESULTS)["id"][0]
     assert [node.title for node in explain(row)] == [f"{row}: a row of {RESULTS}"]
-    with pytest.raises(DataError, match="no figure, row or file has this name"):
+    with pytest.raises(DataError, match="no metric, row or file has this name"):
         explain("no.such")
     Path("dvc.lock").unlink()
-    with pytest.raises(PipelineError, match="no run is recorded"):
+    with pytest.raises(PipelineError, match="no run has been recorded"):
         explain("sft.score")
 
 

@@ -61,7 +61,7 @@ def test_a_row_is_found_by_its_line_its_id_and_its_text(inside: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ("abc", "'abc': the text is too short. Give an id, FILE:LINE, or a text of at least 4 characters"),
+        ("abc", "'abc': the text is too short. Give an id, FILE:LINE, or at least 4 characters of the row's text"),
         ("my/data/prompts.jsonl:900", "my/data/prompts.jsonl:900: no row has this number"),
         ("my/empty.jsonl:1", "my/empty.jsonl:1: the row has no text to search for"),
         ("params.yaml:3", "params.yaml: rows of a '.yaml' file cannot be read"),

@@ -189,9 +189,9 @@ def test_what_is_asked_may_be_a_number_a_name_or_wrong(inside: Path) -> None:
     assert why("grpo", "words").startswith("grpo.score = ") and why("reward/main", "words").startswith(
         "reward/main.held"
     )
-    with pytest.raises(DataError, match=r"'grpo\.scor': no figure, row or file has this name\. Did you mean"):
+    with pytest.raises(DataError, match=r"'grpo\.scor': no metric, row or file has this name\. Did you mean"):
         why("grpo.scor", "words")
-    with pytest.raises(DataError, match=r"There are numbers of base/tiny"):
+    with pytest.raises(DataError, match=r"Numbers exist for base/tiny"):
         why("nothing like it", "words")
     prompt = pl.read_parquet("data/two_step/prompts.parquet").filter(split="test")["id"][0]
     used = [one.title for one in explain(prompt)[0].walk()]

@@ -33,7 +33,7 @@ def test_what_cannot_be_accepted(made: Path) -> None:
         with pytest.raises(PipelineError, match=words):
             accept(targets, reason)
     put(made / "data/raw.txt", "other")
-    with pytest.raises(PipelineError, match=r"more than its code changed: data/raw\.txt modified"):
+    with pytest.raises(PipelineError, match=r"something other than its code changed: data/raw\.txt modified"):
         accept(["mine@main"], "r")
 
 
@@ -47,7 +47,7 @@ def test_a_result_needs_its_record(made: Path) -> None:
     reasons = [{"changed deps": {"code/mine/main.json": "modified"}}]
     _check("mine@main", reasons)
     RECORD.write_text("{}")
-    with pytest.raises(PipelineError, match="does not name the code that made it"):
+    with pytest.raises(PipelineError, match="does not list the code that made the results"):
         _check("mine@main", reasons)
     RECORD.unlink()
     with pytest.raises(PipelineError, match="it has not run in this folder"):

@@ -45,10 +45,10 @@ def test_a_missing_entry_is_written_and_one_of_another_model_is_not(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("dvc.yaml").write_text(GRAPH)
-    with pytest.raises(PipelineError, match="it is added"):
+    with pytest.raises(PipelineError, match="posttrain added this entry"):
         require_artifact("grpo", "models/online/grpo")
     require_artifact("grpo", "models/online/grpo")
     text = Path("dvc.yaml").read_text()
-    with pytest.raises(PipelineError, match="would find another"):
+    with pytest.raises(PipelineError, match="would get another model"):
         require_artifact("grpo", "models/online/other")
     assert Path("dvc.yaml").read_text() == text

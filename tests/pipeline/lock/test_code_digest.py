@@ -18,11 +18,11 @@ from posttrain.pipeline.lock.code_digest import (
     _imports,
     _is_docstring,
     _is_number,
-    _kept,
     _listing,
     _place,
     _short,
     _span,
+    _stored_outlines,
     _texts,
     _used_rows,
     _version,
@@ -118,18 +118,18 @@ def test_places_count_characters() -> None:
 def test_outlines_are_kept_between_processes(file: Path) -> None:
     OUTLINES_FILE.parent.mkdir(parents=True)
     os.utime(file, ns=(1, 1))
-    assert _kept() == {} and _version()[0] == boot()
+    assert _stored_outlines() == {} and _version()[0] == boot()
     first = Outlines()
     outline = first.of("a.py", "")
     assert outline == outlined(file, "") and first.of("a.py", "") is outline
     assert first.marks == {"a.py": mark(file)}
     kept = {"a.py": {"mark": list(mark(file)), "outline": {**vars(outline), "digest": "kept"}}}
     OUTLINES_FILE.write_text(json.dumps({"of": _version(), "files": kept}))
-    assert _kept() == kept
+    assert _stored_outlines() == kept
     assert Outlines().of("a.py", "").digest == "kept"
     file.write_text(TEXT)
     assert Outlines().of("a.py", "") == outline
     OUTLINES_FILE.write_text("{")
-    assert _kept() == {}
+    assert _stored_outlines() == {}
     OUTLINES_FILE.write_text('{"of": "other", "files": {"a": 1}}')
-    assert _kept() == {}
+    assert _stored_outlines() == {}

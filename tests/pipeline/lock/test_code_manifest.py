@@ -76,7 +76,7 @@ def test_what_a_module_imports_belongs_to_it() -> None:
     library = Library()
     mine = library._closure(["mine"], set())
     assert {"mine", "inner", "inner.part"} == mine.keys()
-    assert library._own(["mine:reward", "posttrain.errors:x", "plain"]) == ["mine"]
+    assert library._user_modules(["mine:reward", "posttrain.errors:x", "plain"]) == ["mine"]
     found = library.closure("posttrain.errors")
     assert found["posttrain/errors.py"] == normalised(LIBRARY / "posttrain/errors.py")
     assert library._digests({"inner": library._outline("inner"), "inner.part": library._outline("inner.part")}) == {
@@ -130,10 +130,10 @@ def test_a_module_that_is_not_listed_is_refused(monkeypatch: pytest.MonkeyPatch)
     check_loaded([])
     loaded("late_reward", "custom/late_reward.py")
     check_loaded(["custom/late_reward.py"])
-    with pytest.raises(PipelineError, match=r"custom/late_reward\.py: it was imported while the run was going"):
+    with pytest.raises(PipelineError, match=r"custom/late_reward\.py: the run imported it, but"):
         check_loaded([])
     loaded("beside", "beside.py")
-    with pytest.raises(PipelineError, match=r"beside\.py: a run has imported this file"):
+    with pytest.raises(PipelineError, match=r"beside\.py: a run imported this file"):
         check_loaded(["custom/late_reward.py"])
 
 

@@ -48,7 +48,9 @@ def test_packages_that_are_not_installed() -> None:
     assert missing_in(file) == {"gone-reward": MADE} and lacks_plugins() is True
     assert is_missing("gone-reward", MADE) is True
     assert is_missing("hello-plugin", MADE) is False and is_missing("gone-reward", "1.2") is False
-    with pytest.raises(PipelineError, match=r"code/online/grpo\.json: it names the package gone-reward 1\.2"):
+    with pytest.raises(
+        PipelineError, match=r"code/online/grpo\.json: it uses a plugin of the package gone-reward 1\.2"
+    ):
         check_plugins("online@grpo")
     check_plugins("sft@main")
 
@@ -59,7 +61,7 @@ def test_records_name_packages_too() -> None:
     put(Path("records/sft/b.json"), json.dumps({"code": 1}))
     put(Path("records/sft/c.json"), "[")
     assert missing_in_records() == (
-        "records/sft/a.json names the package gone-reward 1.2 with a plugin, which is not installed. "
+        "records/sft/a.json uses a plugin of the package gone-reward 1.2, which is not installed. "
         "Install it: python -m pip install gone-reward==1.2"
     )
     named = [plugin_check._named(Path(f"records/sft/{name}.json")) for name in "abc"]

@@ -137,7 +137,7 @@ def test_a_folder_with_other_letters_has_its_site_cache_elsewhere(monkeypatch: p
     found = repair_dvc._site_cache(Path("/größer"))
     assert found.parent == Path("/cache/posttrain/site") and len(found.name) == 32
     monkeypatch.setenv("XDG_CACHE_HOME", "/größer")
-    with pytest.raises(PipelineError, match="DVC needs a cache folder in ASCII letters"):
+    with pytest.raises(PipelineError, match="DVC needs a cache folder whose path is ASCII"):
         repair_dvc._site_cache(Path("/größer"))
 
 

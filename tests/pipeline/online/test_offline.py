@@ -59,7 +59,7 @@ def test_a_check_finds_a_run_that_stores_no_text(
     settings = YAML(typ="safe").load(smoke_workspace / "params.yaml")
     settings["offline"] = {"runs": {"logged": {"algorithm": "grpo", **GIVEN}}}
     for data, stored, expected in (
-        ("online/grpo", "sampled", r"the run stores rollouts: sampled, and tokens of all are needed"),
+        ("online/grpo", "sampled", r"the run has rollouts: sampled, but the tokens of all rollouts are needed"),
         (
             "online/grop",
             "full",
@@ -86,7 +86,7 @@ def test_rollouts_of_another_library_need_the_model_that_sampled_them(
     with pytest.raises(ParamsError, match=r"format: 'thairs' is unknown\. Did you mean 'theirs'"):
         check(RolloutsRun, {**given, "format": "thairs", "start": "base/a"}, where="external.rollouts.a")
     need_tokens(check(RolloutsRun, {**given, "start": "base/a"}, where="external.rollouts.a"), "offline.runs.a.data")
-    with pytest.raises(ParamsError, match="start: none, so nothing says which tokenizer"):
+    with pytest.raises(ParamsError, match="start: none, so the tokenizer of its tokens is unknown"):
         need_tokens(check(RolloutsRun, {**given, "start": "none"}, where="external.rollouts.a"), "offline.runs.a.data")
 
 

@@ -253,7 +253,7 @@ def test_settings_of_teachers_that_mean_nothing_are_refused(
         ("twice", {"served": {"teacher": served}}, "served has a teacher of the name teacher, as a model has"),
         ("unnamed", {"served": served, "weights": {"teacher": 1.0}}, "and the teachers are teacher, served. Give each"),
         ("none of them", {"served": {}}, "served"),
-        ("none", {"teacher": "none"}, "no teacher is named"),
+        ("none", {"teacher": "none"}, "no teacher is set"),
         ("warm", {"teacher": "none", "served": served, "temperature": 2.0}, "needs the logits of all tokens"),
     ):
         settings = {"teacher": "base/teacher", **run}

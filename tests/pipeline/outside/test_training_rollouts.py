@@ -81,7 +81,7 @@ def test_rows_have_their_prompts_ids(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert module._prompts(table) == {canonical(TURNS): (name, "sum")} and module._prompts(None) == {}
     tokens = TokenRow([1, 2], [3, 4], [True, True])
     found = rollouts(sampled(tokens=(tokens, [-0.5, -0.25]), length=2, version="v1", info={"a": 1}), sampled(0.0))
-    made = found._row(1, found._found[0], module._prompts(table))
+    made = found._row(1, found._rollouts[0], module._prompts(table))
     assert (made["prompt_id"], made["problem"], made["draw"], made["sample"], made["logp"]) == (
         name,
         "sum",
@@ -90,7 +90,7 @@ def test_rows_have_their_prompts_ids(tmp_path: Path, monkeypatch: pytest.MonkeyP
         -0.75,
     )
     assert (made["completion_ids"], made["version"], made["info"]) == ([3, 4], "v1", '{"a":1}')
-    unknown = found._row(0, found._found[1], {})
+    unknown = found._row(0, found._rollouts[1], {})
     assert (unknown["prompt_id"], unknown["problem"]) == (digest(canonical(TURNS)), "1+1?")
     assert unknown["logp"] is None and unknown["version"] == "theirs round 0"
 

@@ -22,7 +22,7 @@ def test_the_algorithms_values_stay_where_the_run_sets_none(tmp_path: Path, monk
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ParamsError, match=r"preference\.runs\.a names no algorithm"):
+    with pytest.raises(ParamsError, match=r"preference\.runs\.a has no algorithm"):
         typed_run({}, "preference.runs.a", PREFERENCES)
     with pytest.raises(ParamsError, match=r"algorithm = 'dpoo' is unknown.*Did you mean"):
         typed_run({"algorithm": "dpoo"}, "preference.runs.a", PREFERENCES)

@@ -178,7 +178,7 @@ distill:
         ("preference: {runs: {dpo: {data: two_step/pairs}}}", "no run makes this table. Known here: compared/"),
         (
             "preference: {runs: {dpo: {data: compared/feedback}}}",
-            "dpo learns from a table of pairs. Name one, e.g. compared/pairs",
+            "dpo needs a table of pairs. Use one, e.g. compared/pairs",
         ),
         (
             "preference: {runs: {dpo: {start: reward/main}}}",
@@ -301,7 +301,10 @@ def test_an_evaluation_needs_its_reward_model_written_out() -> None:
 @pytest.mark.parametrize("name", ["mein läuf", "", 7, "none", "a/b", "-a", "a" * 101])
 def test_a_run_name_must_be_a_valid_folder_name(name: str | int) -> None:
     change(f"sft: {{runs: {{{json.dumps(name)}: {{start: base/tiny, data: two_step/chat}}}}}}")
-    assert f"sft.runs: {excerpt(name, 100)} cannot name a run. Use up to 100 letters, digits, '-' and '_'" in mistakes()
+    assert (
+        f"sft.runs: {excerpt(name, 100)} is not a valid name for a run. Use up to 100 letters, digits, '-' and '_'"
+        in mistakes()
+    )
     change(f"evaluate: {{policies: {{{json.dumps(name)}: sft/main}}}}")
     if name != "none":  # as a label it is no input of anything
         assert f"evaluate.policies has {name!r}: 'sft/main'. Write LABEL: MODEL" in mistakes()
@@ -318,11 +321,14 @@ def test_a_run_name_must_be_a_valid_folder_name(name: str | int) -> None:
         ),
         (
             "data: {files: {m: {path: mine, chat: {path: demos.jsonl, test_share: 0.2}, prompts: demos.jsonl}}}",
-            "prompts.test_share = 0.05: a problem in two tables would be in different splits. Give all of",
+            "prompts.test_share = 0.05: a problem that is in two tables would be in different splits. Give all of",
         ),
         (
             f"data: {{hub: {{m: {{chat: {{{HUB}, heldout_share: 0.1}}, pairs: {{{HUB}}}}}}}}}",
-            "chat.heldout_share = 0.1, pairs.heldout_share = 0.05: a problem in two tables would be in different",
+            (
+                "chat.heldout_share = 0.1, pairs.heldout_share = 0.05: a problem that is in two tables would be in "
+                "different"
+            ),
         ),
         ("data: {files: {m: {path: mine}}}", "it has no table. Give it one of: corpus, chat, prompts, pairs,"),
         ("base: {folders: {m: {path: mine}}}", "base.folders.m.path = 'mine': it has no config.json. Give the folder"),
@@ -384,7 +390,7 @@ def test_a_set_of_models_that_write_is_a_teacher() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ("teacher: none", "no teacher is named"),
+        ("teacher: none", "no teacher is set"),
         ("teacher: sft/main", "nothing to learn"),
         ("teacher: online/a, weights: {a: 0.0}", "greater than 0"),
         ("teacher: online/a, teacher_coef: 0.0", "greater than 0"),
@@ -410,7 +416,7 @@ def test_a_set_of_models_that_write_is_a_teacher() -> None:
         ),
         (
             "teacher: online/a, algorithm: ppo, critic: reward_model, reward_model: reward/main, reward: {model: 1.0}",
-            "the critic starts as the policy does. Use start",
+            "the critic must start from the policy. Use start",
         ),
         ("teacher: online/a, demonstrations: two_step/chat", "demonstrations"),
     ],
@@ -446,7 +452,7 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
         ("online: {runs: {a: {algorithm: gkd}}}", "It is an algorithm of distill.runs"),
         ("preference: {runs: {dpo: {algorithm: grpo}}}", "It is an algorithm of online.runs"),
         ("preference: 7", "section 'preference' is 7, not a mapping"),
-        ("online: {runs: {b: {}}}", "online.runs.b names no algorithm. Give it an algorithm, one of: "),
+        ("online: {runs: {b: {}}}", "online.runs.b has no algorithm. Set algorithm to one of: "),
         (
             "online: {runs: {a: {reward: {corect: 1.0}}}}",
             "online.runs.a.reward: unknown reward 'corect' (your own: ",
@@ -460,7 +466,7 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
             "online: {runs: {a: {reward: {model: 1.0}}}}",
             "a reward model is named where the reward `model` is, and only there",
         ),
-        ("online: {runs: {a: {corpus: two_step/corpus}}}", "ptx learns a corpus. Set both, or corpus: none"),
+        ("online: {runs: {a: {corpus: two_step/corpus}}}", "ptx trains on a corpus. Set both, or corpus: none"),
         ("online: {runs: {a: {surrogate: {hih: 1.0}}}}", "online.runs.a.surrogate.hih: unknown key. Did you mean"),
         (
             "online: {runs: {a: {algorithm: trpo, rollout: {sampling: {top_p: 0.9}}}}}",
@@ -569,7 +575,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
 
 def test_a_mistake_is_one_line_with_one_fix() -> None:
     feedback = "preference: {runs: {dpo: {data: compared/feedback}}}\ndata: {samples: {compared: {tables: [pairs]}}}"
-    said = "dpo learns from a table of pairs. Name one, e.g. compared/pairs. Nothing was run or removed"
+    said = "dpo needs a table of pairs. Use one, e.g. compared/pairs. Nothing was run or removed"
     change(feedback)
     assert mistakes() == f"params.yaml: preference.runs.dpo.data = 'compared/feedback': {said}"
     said = "unknown key. Did you mean 'after'? `posttrain params` explains every key. Nothing was run or removed"
@@ -585,7 +591,7 @@ def test_git_conflict_markers_are_reported() -> None:
 OWN = "def short(rollouts):\n    return [0.0 for _ in rollouts]\n"
 
 
-OUTSIDE = "which is outside custom/, so no change of it would be noticed. Move"
+OUTSIDE = "which is outside custom/, so its changes would not be noticed. Move"
 
 
 @pytest.mark.parametrize(

@@ -56,5 +56,5 @@ def test_a_failure_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_words_of_a_command() -> None:
     assert module._words("srun -n 2 --label='a b'") == ["srun", "-n", "2", "--label=a b"]
-    with pytest.raises(PipelineError, match="it is not a command"):
+    with pytest.raises(PipelineError, match="it is not a valid command"):
         module._words("srun 'a")

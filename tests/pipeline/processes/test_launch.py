@@ -243,7 +243,7 @@ def test_the_device_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("torch.cuda.set_device", chosen.append)
     assert launch._device("auto", 0) == "cpu" and launch._device("cpu", 1) == "cpu"
-    for device, words in (("mps", "cannot share a device of kind mps"), ("cuda", "no GPU was found")):
+    for device, words in (("mps", "cannot share an mps device"), ("cuda", "no GPU was found")):
         with pytest.raises(ParamsError, match=words):
             launch._device(device, 0)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -262,5 +262,5 @@ def test_the_command_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launch.own_command() == library_command("stages.sft", "a")
     main.__spec__ = None
     monkeypatch.setattr(sys, "argv", [""])
-    with pytest.raises(PipelineError, match="other processes cannot run what was typed"):
+    with pytest.raises(PipelineError, match="other processes cannot run code that was typed in a session"):
         launch.own_command()

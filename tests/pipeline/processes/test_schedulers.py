@@ -128,7 +128,7 @@ def test_hosts_that_differ_are_named(start: Start, hosts: Sequence[Sequence[str]
     for run in (first, other):
         status, _, errors = run.ended()
         assert status == 1
-        what = "sft@main: process 3 has something else than process 1: params.yaml "
+        what = "sft@main: process 3 differs from process 1: params.yaml "
         assert f"{what}sft runs main epochs (none in process 1, 2.0 in process 3)" in errors, errors
 
 

@@ -18,7 +18,7 @@ from posttrain.pipeline.processes.stage import checked_name
 def test_a_run_name_is_a_folder_name() -> None:
     assert checked_name("grpo-2_b") == "grpo-2_b"
     for wrong in ("", "-a", "a b", "a/b", "x" * 101):
-        with pytest.raises(ParamsError, match="cannot name a run"):
+        with pytest.raises(ParamsError, match="is not a valid name for a run"):
             checked_name(wrong)
 
 

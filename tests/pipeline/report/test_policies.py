@@ -58,7 +58,7 @@ def test_what_dvc_has_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": stages}))
     assert output_digests() == {"m.json": digest}
     check_recorded(file, {"m.json": digest})
-    with pytest.raises(DataError, match="it is not what its stage wrote"):
+    with pytest.raises(DataError, match="it differs from the stage's output"):
         check_recorded(file, {"m.json": "0"})
 
 

@@ -277,5 +277,5 @@ def test_the_loss_of_labels_is_the_cross_entropy_of_each_answer() -> None:
 
 def test_settings_that_label_no_steps_are_refused() -> None:
     own = {"policy": "sft/main", "data": "two_step/prompts", "reward_model": "none", "tables": ["pairs"], "steps": {}}
-    with pytest.raises(Exception, match="Add feedback, or remove steps"):
+    with pytest.raises(Exception, match="Add feedback to tables, or remove steps"):
         check(SamplesRun, own, where="data.samples.a")

@@ -36,8 +36,8 @@ def test_likelihoods() -> None:
     assert run().by == "samples" and run(by="likelihood").split == "test"
     for wrong, message in [
         ({"data": "t/pairs", "by": "samples"}, "a table of pairs has no prompts to sample"),
-        ({"data": "t/corpus", "reference": "sft/main"}, "reference: not read where likelihoods are measured"),
-        ({"by": "likelihood", "samples": 3}, "samples: not read where likelihoods are measured"),
+        ({"data": "t/corpus", "reference": "sft/main"}, "reference: without effect if by is likelihood"),
+        ({"by": "likelihood", "samples": 3}, "samples: without effect if by is likelihood"),
     ]:
         with pytest.raises(ParamsError, match=message):
             run(**wrong)

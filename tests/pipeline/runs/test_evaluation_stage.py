@@ -73,7 +73,7 @@ def test_stored_completions_are_read(made: Path) -> None:
     found = one.stored()
     assert found is not None and len(found.prompts) == 3 and found.rollouts[0].version == "sft/main"
     assert stage(prompts=3, completions="none").stored() is None
-    with pytest.raises(DataError, match="its completions are not of the prompts"):
+    with pytest.raises(DataError, match="its completions answer other prompts"):
         stage(prompts=4).stored()
     shutil.rmtree("completions/a")
     write_no_completions(Path("completions/a"))

@@ -22,7 +22,7 @@ def test_metrics_have_a_step_in_each_row(tmp_path: Path) -> None:
     assert _checked_metrics(file) == {"step": [1.0, 2.0], "loss": [0.5, None]}
     for text in ("loss\n0.5\n", "step,loss\n,0.5\n"):
         file.write_text(text)
-        with pytest.raises(DataError, match="the metrics have rows without a step"):
+        with pytest.raises(DataError, match="some rows of the metrics have no step"):
             _checked_metrics(file)
 
 

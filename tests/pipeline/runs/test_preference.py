@@ -33,7 +33,7 @@ def run(name: str) -> Any:
 
 def test_an_algorithm_needs_its_kind_of_table() -> None:
     assert needed_kind(run("dpo"), "a") == "pairs" and needed_kind(run("kto"), "a") == "feedback"
-    with pytest.raises(ParamsError, match="kto learns from a table of feedback"):
+    with pytest.raises(ParamsError, match="kto needs a table of feedback"):
         needed_kind(run("wrong"), "a")
 
 

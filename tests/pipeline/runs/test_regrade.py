@@ -112,5 +112,5 @@ def test_a_run_that_stored_no_text_is_refused(workspace: Path) -> None:
     file = Path("rollouts/online/grpo/run.json")
     file.write_text(json.dumps({**json.loads(file.read_text()), "rollouts": "none"}))
     params = check(RegradeRun, {**NAMES, "reward": {"format": 1.0}}, where="regrade.runs.a")
-    with pytest.raises(DataError, match="needs all rollouts, and these were stored with rollouts: none"):
+    with pytest.raises(DataError, match="needs all rollouts, but these were stored with rollouts: none"):
         _ = RegradeStage("a", params).judged

@@ -69,7 +69,7 @@ def test_other_runs_of_the_stage(capsys: pytest.CaptureFixture[str]) -> None:
     (free / HELD).touch()
     assert second._other_unfinished_runs() == [free]
     checkpoints(lr=0.3).open()
-    assert "1 unfinished runs with other parameters or inputs keep" in capsys.readouterr().out
+    assert "1 unfinished runs with other parameters or inputs use" in capsys.readouterr().out
     (free / DONE).touch()
     assert second._other_unfinished_runs() == []
     save(second, 1)

@@ -76,10 +76,10 @@ def test_a_folder_without_completions(tmp_path: Path) -> None:
 
 def test_other_prompts_and_damage_are_named(tmp_path: Path) -> None:
     write_completions(given(), tmp_path / "c")
-    with pytest.raises(DataError, match="its completions are not of the prompts"):
+    with pytest.raises(DataError, match="its completions answer other prompts"):
         read_completions(tmp_path / "c", PROMPTS[:1], "sft/main")
     (tmp_path / "c" / MEASURED).write_text('{"kl_k1": NaN}')
-    with pytest.raises(DataError, match="no metrics can be read here"):
+    with pytest.raises(DataError, match="the file has no readable metrics"):
         read_completions(tmp_path / "c", PROMPTS, "sft/main")
     (tmp_path / "c" / MEASURED).write_text("{}")
     (tmp_path / "c" / TABLE).write_bytes(b"PAR1")
@@ -91,5 +91,5 @@ def test_a_row_of_a_prompt_without_a_greedy_completion_is_named(tmp_path: Path) 
     found = given()
     write_completions(replace(found, greedy=found.greedy[:1]), tmp_path / "c")
     assert read_table(tmp_path / "c" / TABLE, "completions").height == 5
-    with pytest.raises(DataError, match="is of a prompt without a greedy completion"):
+    with pytest.raises(DataError, match="belongs to a prompt without a greedy completion"):
         read_completions(tmp_path / "c", PROMPTS[:1], "sft/main")

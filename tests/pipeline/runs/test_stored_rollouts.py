@@ -75,9 +75,9 @@ def test_the_table_and_its_figures(folder: Path) -> None:
 
 def test_folders_without_all_of_the_text_are_refused(folder: Path) -> None:
     for values, words in (
-        ({"rollouts": "sampled"}, "replay needs all rollouts, and these were stored with rollouts: sampled"),
+        ({"rollouts": "sampled"}, "replay needs all rollouts, but these were stored with rollouts: sampled"),
         ({"rollouts": "full", "text_ends_at_round": 3}, "from round 3 on no text"),
-        ({"text_ends_at_round": None, "rows": 5}, "a part of the rollouts is missing"),
+        ({"text_ends_at_round": None, "rows": 5}, "some of the rollouts are missing"),
     ):
         changed(folder, **values)
         with pytest.raises(DataError, match=words):

@@ -33,9 +33,9 @@ def test_jobs() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"add_generation_prompt": False}, "add_generation_prompt is for requests with prompt_logprobs"),
-        ({"prompt_logprobs": 0}, "prompt_logprobs takes n: 1, max_tokens: 1"),
-        ({"prompt_logprobs": 0, "max_tokens": 1, "seed": 3}, "seed: not read with prompt_logprobs"),
+        ({"add_generation_prompt": False}, "add_generation_prompt needs prompt_logprobs"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs needs n: 1, max_tokens: 1"),
+        ({"prompt_logprobs": 0, "max_tokens": 1, "seed": 3}, "seed: not supported with prompt_logprobs"),
         ({"tools": []}, "tools"),
     ],
 )

@@ -122,8 +122,8 @@ def test_a_stream_has_the_same_text(served: Served, model: Path) -> None:
         ({"temperature": -1}, 400, "request.temperature"),
         ({"stop": ""}, 400, "empty string"),
         ({"tools": []}, 400, "request.tools: unknown key"),
-        ({**SCORED, "top_k": 5, "seed": 0}, 400, "top_k, seed: not read with prompt_logprobs"),
-        ({**SCORED, "temperature": 0.5}, 400, "temperature: not read with prompt_logprobs"),
+        ({**SCORED, "top_k": 5, "seed": 0}, 400, "top_k, seed: not supported with prompt_logprobs"),
+        ({**SCORED, "temperature": 0.5}, 400, "temperature: not supported with prompt_logprobs"),
     ],
 )
 def test_what_it_cannot_answer_is_refused(
@@ -249,7 +249,7 @@ def test_ctrl_c_finishes_what_was_asked_and_the_secret_may_be_chosen(
 )
 def test_a_weak_secret_is_refused_and_not_shown(weak: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTTRAIN_SERVE_KEY", weak)
-    with pytest.raises(ParamsError, match="16 or more") as caught, _secret(tmp_path / "key"):
+    with pytest.raises(ParamsError, match="at least 16") as caught, _secret(tmp_path / "key"):
         pass
     assert not weak or weak not in str(caught.value)
 

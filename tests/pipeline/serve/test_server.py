@@ -174,5 +174,5 @@ def test_a_secret_is_the_users_or_made_for_the_owner_alone(tmp_path: Path, monke
     with module._secret(file) as found:
         assert found == (KEY, f"${SECRET}") and not file.exists()
     monkeypatch.setenv(SECRET, "short")
-    with pytest.raises(ParamsError, match="this is not a usable key"), module._secret(file):
+    with pytest.raises(ParamsError, match="this is not a valid key"), module._secret(file):
         pass

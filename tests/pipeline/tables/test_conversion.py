@@ -56,7 +56,7 @@ def test_rows_are_chosen_by_a_column() -> None:
     where = {"lang": ["en"]}
     found = converted({**ONE, "lang": "en"}, {**TWO, "lang": "de"}, where=where)
     assert found.frame.height == 1 and found.unwanted == 1
-    with pytest.raises(DataError, match="`where` leaves none of the 1 rows"):
+    with pytest.raises(DataError, match="`where` matches none of the 1 rows"):
         converted({**ONE, "lang": "de"}, where=where)
     missing = converted({**ONE, "lang": "en"}, TWO, "no JSON", where=where)
     assert missing.unwanted + len(missing.refused) == 2 and missing.refused[-1].reason == "no JSON"
@@ -69,7 +69,7 @@ def test_columns_are_renamed() -> None:
         converted({**ONE, "q": "x"}, rename={"q": "prompt"})
     with pytest.raises(DataError, match=r"a\.jsonl has no column 'none'"):
         converted(ONE, rename={"none": "system"})
-    with pytest.raises(DataError, match="rename makes a column 'promt', and no layout of a 'chat' table has it"):
+    with pytest.raises(DataError, match="rename makes a column 'promt', which no layout of a 'chat' table has"):
         converted({"q": "x"}, rename={"q": "promt"})
     unfilled = converted({**ONE, "b": "x"}, {**TWO, "b": None}, template={"system": "{b}"})
     assert unfilled.frame.height + len(unfilled.refused) == 2

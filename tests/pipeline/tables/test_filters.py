@@ -359,8 +359,8 @@ def test_a_judge_chooses_rows_of_a_table_of_others(endpoint: Endpoint) -> None:
 @pytest.mark.parametrize(
     ("settings", "because"),
     [
-        ({"reward": LENGTH}, "min_score or best choose by it. Set both, or neither"),
-        ({"best": 1}, "min_score or best choose by it. Set both, or neither"),
+        ({"reward": LENGTH}, "reward needs one of them. Set both, or neither"),
+        ({"best": 1}, "reward needs one of them. Set both, or neither"),
         ({"reward": {"length": {"weight": 0.0, "limit": 3}}, "best": 1}, "no reward has a weight other than 0"),
         ({"reward": {"model": 1.0}, "best": 1}, "Name one, e.g. reward_model: reward/main"),
         (
@@ -378,7 +378,7 @@ def test_a_judge_chooses_rows_of_a_table_of_others(endpoint: Endpoint) -> None:
             "reward.judge: mode group compares samples of a prompt, and rows are scored one by one. Use score",
         ),
         ({}, "no filter is set, so no row is left out"),
-        ({"ngram": 5, "min_chars": 3}, "ngram = 5: it compares with the rows of against, and against is none"),
+        ({"ngram": 5, "min_chars": 3}, "ngram = 5: it needs a table in against, but against is none"),
     ],
 )
 def test_settings_of_scores_that_mean_nothing_are_refused(settings: dict[str, Any], because: str) -> None:

@@ -115,7 +115,7 @@ def test_files_that_disagree_name_the_lines_to_write(workspace: Path) -> None:
         made(entry)
     message = str(caught.value)
     assert "my/own/chat/train.jsonl line 1: train, elsewhere test" in message, message
-    lines = message.partition("by these lines of params.yaml:\n")[2]
+    lines = message.partition("with these lines in params.yaml:\n")[2]
     from ruamel.yaml import YAML
 
     written = YAML(typ="safe").load(lines)["data"]["files"]["gsm8k"]

@@ -30,7 +30,7 @@ def test_the_splits_of_a_data_set() -> None:
 def test_a_local_folder_is_no_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("org/name").mkdir(parents=True)
-    with pytest.raises(DataError, match="'org/name' is a local file or folder, not a data set of the Hub"):
+    with pytest.raises(DataError, match="'org/name' is a local file or folder, not a data set on the Hub"):
         hub_parts(SOURCE, "here", print)
 
 

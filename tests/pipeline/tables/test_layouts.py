@@ -317,13 +317,13 @@ def test_unknown_columns_in_rename_template_or_info_are_refused(kind: Kind, para
 @pytest.mark.parametrize(
     ("params", "expected"),
     [
-        ({"template": {"prompt": "{a.b}"}}, "put only the name of a column into braces"),
-        ({"template": {"prompt": "{a!r}"}}, "put only the name of a column into braces"),
-        ({"template": {"prompt": "{}"}}, "put only the name of a column into braces"),
+        ({"template": {"prompt": "{a.b}"}}, "braces may contain only the name of a column"),
+        ({"template": {"prompt": "{a!r}"}}, "braces may contain only the name of a column"),
+        ({"template": {"prompt": "{}"}}, "braces may contain only the name of a column"),
         ({"template": {"prompt": "{a"}}, "expected '}' before end of string"),
         (
             {"template": {"prompt": "{a}"}, "rename": {"b": "prompt"}},
-            "the column 'prompt' is made twice, once by `rename`",
+            "the column 'prompt' is created twice, once by `rename`",
         ),
     ],
 )

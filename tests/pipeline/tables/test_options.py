@@ -120,7 +120,7 @@ def test_a_choice_that_cannot_be_made_is_refused() -> None:
     )
     huge = [{"text": "a", "score": 10**400}]
     assert "not a number, and `where` has min or max" in reason(huge, "corpus", where={"score": {"min": 1}})
-    with pytest.raises(DataError, match="`where` leaves none of the 1 rows"):
+    with pytest.raises(DataError, match="`where` matches none of the 1 rows"):
         load(rows, "corpus", where={"score": ["low"]})
     with pytest.raises(DataError, match=r"no column 'scores' for `where`; it has text, score. Did you mean 'score'"):
         load(rows, "corpus", where={"scores": ["low"]})

@@ -81,8 +81,8 @@ CHAT = ROWS["chat"]
     [
         ([CHAT], "it returned a list, not a dict of tables. Return a dict with a polars DataFrame for each of: chat"),
         ({"chat": [CHAT]}, "its `chat` table is a list, not a polars DataFrame. Return pl.DataFrame(rows)"),
-        ({}, "it returned the tables (none), and its Generator names chat"),
-        ({"chats": pl.DataFrame([CHAT])}, "it returned the tables chats, and its Generator names chat"),
+        ({}, "it returned the tables (none), but its Generator declares chat"),
+        ({"chats": pl.DataFrame([CHAT])}, "it returned the tables chats, but its Generator declares chat"),
         (
             {"chat": pl.DataFrame([{"split": "train", "prompt": "a"}])},
             "its `chat` table is wrong: column 'problem' (str) is missing; column 'messages' (list[struct{role: str, ",
@@ -200,8 +200,6 @@ def test_a_change_of_a_named_file_is_a_change_of_the_run(folder: Path) -> None:
 )
 def test_a_file_that_the_run_does_not_name_is_refused(folder: Path, code: str) -> None:
     put_source(folder, file="my/support.jsonl", code=code)
-    said = (
-        r"it opens my/support.jsonl, which its run does not name.*Move it to custom/ and name it in the run by a param"
-    )
+    said = r"it opens my/support.jsonl, which its run does not list.*Move it to custom/ and pass it as a param"
     with pytest.raises(DataError, match=said):
         prepare("mine", task_tables)

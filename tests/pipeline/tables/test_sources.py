@@ -233,7 +233,10 @@ def test_a_held_out_row_of_one_source_is_held_out_in_all(capsys: pytest.CaptureF
         ([{"path": "a", "weight": 1}, "b"], "here: chat.1 has no weight, but others have one. Give every source a wei"),
         (
             ["a", {"path": "b", "test_share": 0.1}],
-            "here.chat.0.test_share = 0.05, chat.1.test_share = 0.1: a problem in two tables would be in different",
+            (
+                "here.chat.0.test_share = 0.05, chat.1.test_share = 0.1: a problem that is in two tables would be in "
+                "different"
+            ),
         ),
         ({"path": "a", "rname": {}}, "here.chat.rname: unknown key. Did you mean 'rename'?"),
         (5, "here.chat"),

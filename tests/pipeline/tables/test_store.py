@@ -133,7 +133,7 @@ def test_a_file_that_is_not_parquet_is_refused(content: bytes, expected: str, tm
     with pytest.raises(TableError) as caught:
         read_table(target, "corpus")
     assert expected in str(caught.value)
-    assert str(caught.value).endswith("which finds and removes what is damaged, then `dvc repro`")
+    assert str(caught.value).endswith("which removes damaged files, then `dvc repro`")
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def load(name: str, kind: Kind, table: Path = Path("rejected/table.parquet"), **
 
 def test_a_slip_in_rename_is_named() -> None:
     name = put("a.jsonl", [{"question": "a", "answer": "b"}])
-    with pytest.raises(DataError, match=r"rename makes a column 'promt', and no layout .* Did you mean 'prompt'"):
+    with pytest.raises(DataError, match=r"rename makes a column 'promt', which no layout .* Did you mean 'prompt'"):
         load(name, "prompts", rename={"question": "promt"})
 
 
@@ -185,12 +185,13 @@ def test_hub_tables_are_named_and_pinned(monkeypatch: pytest.MonkeyPatch) -> Non
     ):
         check(HubTable, {"name": "org/name", "revision": "main"}, where="hub")
     for name in ("./folder", "/folder", "a/b/c", "https://x.y/z", ".."):
-        with pytest.raises(
-            ParamsError, match=r"not a name on the Hub such as org/name; local data go under data.files"
-        ):
+        with pytest.raises(ParamsError, match=r"not a name on the Hub such as org/name; use data.files for local data"):
             check(HubTable, {"name": name, "revision": COMMIT}, where="hub")
     Path("org/name").mkdir(parents=True)
-    with pytest.raises(DataError, match=r"'org/name' is a local file or folder, not a data set of the Hub. Local data"):
+    with pytest.raises(
+        DataError,
+        match=r"'org/name' is a local file or folder, not a data set on the Hub. Use data.files for local data",
+    ):
         load_table(HubTable(name="org/name", revision=COMMIT), "pairs", "here")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(
@@ -375,7 +376,9 @@ def test_an_evaluation_of_questions_and_answers_becomes_test_prompts_by_what_the
     renamed, named = "rename: {Question: prompt, Answer: answer}", "splits: {test: FILE}"
     assert f"Write {renamed}. If all rows are for evaluation, name them: {named}" in str(caught.value)
     rename = {"Question": "prompt", "Answer": "answer"}
-    with pytest.raises(DataError, match=r"'heldout' is empty.*If all rows are for evaluation: splits: .test: FILE.,"):
+    with pytest.raises(
+        DataError, match=r"'heldout' is empty.*If all rows are for evaluation, set splits: .test: FILE.,"
+    ):
         load("exam.csv", "prompts", rename=rename)
     table = load("exam.csv", "prompts", rename=rename, splits={"test": "exam"})
     assert table["split"].to_list() == ["test"] * 40 and table["answer"].to_list() == [row["Answer"] for row in asked]
@@ -395,20 +398,26 @@ EXCEL = [
         "cp1252",
         "cp1252",
         "",
-        "its header is one column, 'prompt;completion'. If \";\" is between cells, set separ",
+        "its header is one column, 'prompt;completion'. If \";\" separates the cells, set separ",
     ),
-    (",", "cp1252", "cp1252", "", "a.csv cannot be read (line 2: not UTF-8 (byte 0xdf); set its encoding, as cp1252"),
-    ("\t", None, "utf-8", "", "its header is one column, 'prompt\\tcompletion'. If \"\\t\" is between cells, set sep"),
+    (",", "cp1252", "cp1252", "", "a.csv cannot be read (line 2: not UTF-8 (byte 0xdf); set its encoding, e.g. cp1252"),
+    (
+        "\t",
+        None,
+        "utf-8",
+        "",
+        "its header is one column, 'prompt\\tcompletion'. If \"\\t\" separates the cells, set sep",
+    ),
     (
         ";",
         None,
         "utf-8-sig",
         "sep=;\n",
-        'its header is one column, \'sep=;\'. If ";" is between cells, set separator: ";"',
+        'its header is one column, \'sep=;\'. If ";" separates the cells, set separator: ";"',
     ),
     ("\t", "utf-16", "utf-16", "", "line 1: not UTF-8 (byte 0xff); it is UTF-16: set encoding: utf-16"),
-    (",", "utf-16-le", "utf-16-le", "", "it is UTF-16, or no text. If it is UTF-16, set encoding: utf-16-le"),
-    ("|", "utf-8", "utf-8", "", 'If "|" is between cells, set separator: "|"'),
+    (",", "utf-16-le", "utf-16-le", "", "it is UTF-16 or not text. If it is UTF-16, set encoding: utf-16-le"),
+    ("|", "utf-8", "utf-8", "", 'If "|" separates the cells, set separator: "|"'),
 ]
 
 
@@ -443,7 +452,9 @@ def test_csv_files_of_excel_are_read_and_the_refusal_names_the_option(
 def test_options_of_csv_that_cannot_be(options: Row, because: str) -> None:
     with pytest.raises(ParamsError, match=because):
         check(FileTable, {"path": "a.csv", **options}, where="x")
-    with pytest.raises(DataError, match=r"separator and encoding are options of csv files, and b\.jsonl is not one"):
+    with pytest.raises(
+        DataError, match=r"separator and encoding apply only to csv files, and b\.jsonl is not a csv file"
+    ):
         load(put("b.jsonl", GERMAN), "chat", separator=";")
     Path("a.csv").write_bytes("prompt;completion\na;ü\n".encode("cp1252"))
     with pytest.raises(DataError, match=r"not ascii \(.*byte 0xfc.*\); set another encoding"):
@@ -453,13 +464,13 @@ def test_options_of_csv_that_cannot_be(options: Row, because: str) -> None:
 def test_options_of_csv_that_do_not_fit_the_file() -> None:
     Path("a.csv").write_bytes("prompt;completion\na;ü\n".encode())
     for encoding in ("cp1252", "latin-1"):
-        with pytest.raises(DataError, match=f"line 2 is UTF-8, and not {encoding}: write no encoding"):
+        with pytest.raises(DataError, match=f"line 2 is UTF-8, not {encoding}: remove encoding"):
             load("a.csv", "chat", separator=";", encoding=encoding)
     for separator in ("|", ","):
         with pytest.raises(DataError, match=r"'prompt;completion': separator: .* Write separator: \";\""):
             load("a.csv", "chat", separator=separator)
     Path("a.csv").write_text("prompt,completion\na,b\n")
-    with pytest.raises(DataError, match=r"separator: \";\" does not divide it\. Write no separator"):
+    with pytest.raises(DataError, match=r"separator: \";\" does not split it\. Write no separator"):
         load("a.csv", "chat", separator=";")
 
 
@@ -495,7 +506,8 @@ def test_relative_absolute_and_missing_paths(tmp_path: Path) -> None:
     put(str(outside), CORPUS)
     for path in (str(outside), f"../{outside.name}"):
         with pytest.raises(
-            DataError, match=r"is not in the folder \. Give a file or folder in it, or set outside_workspace: true"
+            DataError,
+            match=r"is not in the folder \. Use a file or folder in the workspace, or set outside_workspace: true",
         ):
             load(path, "corpus")
         assert load_table(FileTable(path=path), "corpus", "here", outside_workspace=True).height == 60
@@ -844,7 +856,9 @@ def test_a_table_that_does_not_fit_the_memory_is_refused_before_it_fills_it(
     (workspace / "long.jsonl").write_text("\n".join(rows))
     source = {"path": "long.jsonl", "heldout_share": 0.0}
     monkeypatch.setattr("posttrain.pipeline.tables.conversion.free_memory", lambda: 5e6)
-    with pytest.raises(DataError, match=r"the first 16,384 rows take .* MB of memory, and .* MB more are not free"):
+    with pytest.raises(
+        DataError, match=r"the first 16,384 rows take .* MB of memory, and the rest needs .* MB more than is free"
+    ):
         load_table(FileTable(**source), "corpus", "data.files.mine.corpus")
     assert load_table(FileTable(**source, limit=5000), "corpus", "data.files.mine.corpus").height == 5000
 
@@ -870,18 +884,23 @@ def test_errors_of_bad_rows_have_the_path_of_params_yaml(bad_rows: object, said:
             {"heldout_share": 0.49, "test_share": 0.49},
             [
                 "'train' is empty. The table has 1 of 5 rows read: 1 heldout (by heldout_share); 4 rows left out: ",
-                "keep them. Else lower heldout_share and test_share, or give more rows",
+                "keep the rows. Else lower heldout_share and test_share, or give more rows",
             ],
         ),
         (
             [{**row, "split": "heldout" if n % 2 else "train", "part": n % 2} for n, row in enumerate(COMPLETIONS)],
             {"where": {"part": [1]}},
-            ["none is in the split train: 30 rows left out by `where`. Keep or mend these rows"],
+            ["none of the usable rows is in the split train: 30 rows left out by `where`. Fix these rows"],
         ),
         (
             [{**row, "split": "heldout"} for row in COMPLETIONS] + [{"prompt": "", "completion": 1, "split": "train"}],
             {"bad_rows": "drop"},
-            ["none is in the split train: 1 row cannot be used, the first: a.jsonl line 61: 'completion' is"],
+            [
+                (
+                    "none of the usable rows is in the split train: 1 row cannot be used, the first: a.jsonl line 61: "
+                    "'completion' is"
+                )
+            ],
         ),
         (
             [{**row, "split": "heldout"} for row in COMPLETIONS]

@@ -106,7 +106,7 @@ def test_a_mixture_has_its_parts_by_weight_and_some_only_in_the_test_split(param
     ("run", "message"),
     [
         ("task: sums, largest: 3", "different train problems exist for `chat`, not 400"),
-        ("task: sums, fewest: 4", "fewest = 4 is more than most = 3"),
+        ("task: sums, fewest: 4", "fewest (4) must be <= most (3)"),
         ("task: mixture, parts: {a: {task: sumz}}", "parts.a.task = 'sumz' is unknown. Did you mean 'sums'?"),
         ("task: mixture, parts: {a: {task: sums, larges: 9}}", "parts.a.larges: unknown key. Did you mean 'largest'?"),
         (

@@ -21,7 +21,7 @@ def test_shares_follow_the_weights_and_add_up() -> None:
     given = params(a={"task": "sums", "weight": 2}, b={"task": "products"}, c={"task": "sums", "splits": ["test"]})
     assert given.shares("chat", "train") == {"a": 4, "b": 2}
     assert given.shares("prompts", "test") == {"a": 2, "b": 1, "c": 1}
-    assert given.parts["a"].own == {}
+    assert given.parts["a"].task_settings == {}
 
 
 def test_tables_have_the_rows_of_each_part() -> None:

@@ -152,7 +152,7 @@ def test_the_critic_starts_from_a_reward_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"critic": "reward_model"}, "name one in reward_model"),
+        ({"critic": "reward_model"}, "set reward_model to a model"),
         ({"algorithm": "grpo", "critic": "reward_model", "reward_model": "reward/main"}, "with a critic, e.g. ppo"),
         ({"critic": "reward_model", "reward_model": "reward/main", "adapter": "lora"}, "shares the policy's weights"),
         ({"algorithm": "grpo", "optimizer": {"critic_first": 0.1}}, "has no critic, so nothing would be learned"),

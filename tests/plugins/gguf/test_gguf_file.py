@@ -204,7 +204,7 @@ def test_a_policy_of_the_pipeline_is_written_by_the_command(own_workspace: Path)
     assert done.returncode == 0, done.stderr
     assert "greedy completions on 4 prompts" in done.stdout and "it/s" not in done.stderr
     assert (own_workspace / "grpo.gguf").read_bytes()[:4] == b"GGUF"
-    for words, said in ((("--public",), "it belongs to --to"), ((), "it is there already")):
+    for words, said in ((("--public",), "it works only with --to"), ((), "it is there already")):
         refused = push("grpo", "--gguf", "grpo.gguf", *words)
         assert refused.returncode == 1 and said in refused.stderr and "Traceback" not in refused.stderr
     shutil.rmtree(own_workspace / "data")

@@ -74,7 +74,7 @@ def test_two_models_are_compared_on_the_same_documents(project: Path) -> None:
                     target / "documents.parquet", "documents")  # fmt: skip
         asked = ("compare", "lm_eval/start", "lm_eval/other")
         refused = run(project, "python", "-m", "posttrain", *asked).stdout
-        assert "were evaluated on different prompts" in refused and "one task of lm-eval: --task" in refused
+        assert "were evaluated on different prompts" in refused and "choose one lm-eval task with --task" in refused
         found = json.loads(run(project, "python", "-m", "posttrain", *asked, "--task", "sums_choice", "--json").stdout)
         figures = json.loads((source / "metrics.json").read_text(encoding="utf-8"))
         means = {row["label"]: row["value"] for row in found["settings"]}

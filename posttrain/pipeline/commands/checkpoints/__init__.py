@@ -10,7 +10,7 @@ from posttrain.pipeline.workspace import checkpoint_path
 
 EXAMPLE = ""
 ACTIONS = {
-    "resume": "let a stage resume its checkpoint although code or packages changed; a later change asks again",
+    "resume": "let a stage resume its checkpoint although code or packages changed, until the next change",
     "restart": "remove the checkpoint of a stage whose code or packages changed, so that it starts from step 0",
 }
 

@@ -73,7 +73,7 @@ class RunCheckpoints:
 
     @cached_property
     def unused(self) -> str:
-        """Why no run in params.yaml would resume them; empty if one would."""
+        """The reason why no run in params.yaml would resume them; empty if a run would."""
         run = read_record(self.folder / RUN)
         if run.get("format") != CHECKPOINTS:
             return "made by another version of posttrain"
@@ -81,7 +81,7 @@ class RunCheckpoints:
 
     @property
     def state(self) -> str:
-        """Whether the stage would resume them now, or why not."""
+        """The state as text: running, finished, damaged, or how the stage would treat them now."""
         if is_locked(self.folder / HELD):
             return "running"
         if self.unused:
@@ -91,9 +91,9 @@ class RunCheckpoints:
         if (made := read_maker(self.newest / STATE, "maker")) is None:
             return "damaged"
         now, accepted = stage_maker(self.output), read_maker(self.folder / ACCEPTED)
-        found = differences(made, now)
-        if found and (accepted is None or differences(accepted, now)):
-            return f"made with other code or packages: {', '.join(found[:5])}"
+        changes = differences(made, now)
+        if changes and (accepted is None or differences(accepted, now)):
+            return f"made with other code or packages: {', '.join(changes[:5])}"
         return "resumable"
 
 
@@ -120,7 +120,7 @@ def list_checkpoints() -> str:
 
 
 def resume(stage: str) -> str:
-    """Let the stage resume with the code that was last refused. A later edit asks again."""
+    """Let the stage resume with the code that was last refused. posttrain asks again after a later edit."""
     lines = []
     for run in _waiting(stage):
         (run.folder / ASKED).replace(run.folder / ACCEPTED)
@@ -134,7 +134,7 @@ def restart(stage: str) -> str:
 
 
 def clean(which: Literal["unused", "all"]) -> str:
-    """Remove all checkpoints, or those that no run in params.yaml would resume, unless a process uses them."""
+    """Remove all checkpoints, or only checkpoints that no run would resume, unless a process uses them."""
     if which == "unused":
         check_params()  # a run that cannot be read may resume what would be removed
     unwanted = [
@@ -165,14 +165,16 @@ def _waiting(stage: str) -> list[RunCheckpoints]:
     )
     checkpoints = [checkpoint for checkpoint in _all_checkpoints() if checkpoint.output == output]
     if not checkpoints:
-        raise PipelineError(what="no checkpoints", where=stage, fix=f"Give the stage as DVC calls it; {LIST}")
+        raise PipelineError(what="no checkpoints", where=stage, fix=f"Give the stage's name in DVC; {LIST}")
     asking = [checkpoint for checkpoint in checkpoints if (checkpoint.folder / ASKED).is_file()]
     if not asking:
-        fix = f"Run it first: it resumes, or says what differs. {LIST}"
-        raise PipelineError(what="no run of it was refused because its code or packages changed", where=stage, fix=fix)
+        fix = f"Run it first: it resumes or reports what differs. {LIST}"
+        raise PipelineError(
+            what="none of its runs was stopped because its code or packages changed", where=stage, fix=fix
+        )
     for refused in asking:
         if is_locked(refused.folder / HELD):
-            fix = "Wait until it has ended, or end it"
+            fix = "Wait until it has ended, or stop it"
             raise PipelineError(what="a process is using its checkpoints", where=stage, fix=fix)
     return asking
 

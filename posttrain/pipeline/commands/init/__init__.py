@@ -15,9 +15,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="a new or an empty folder")
     recipes = "the runs of its params.yaml: sft-dpo (default), rlvr (SFT, then GRPO with rules), or eval-only"
     parser.add_argument("--recipe", default="sft-dpo", metavar="sft-dpo|rlvr|eval-only", help=recipes)
-    upgrade = "show what the installed version changes in the project of this folder"
+    upgrade = "show the installed version's changes to the project in this folder"
     parser.add_argument("--upgrade", action="store_true", help=upgrade)
-    parser.add_argument("--yes", action="store_true", help="write the changes of --upgrade")
+    parser.add_argument("--yes", action="store_true", help="apply the changes of --upgrade")
 
 
 def run(arguments: Namespace) -> str:
@@ -27,5 +27,5 @@ def run(arguments: Namespace) -> str:
     if arguments.upgrade:
         return upgrade("write" if arguments.yes else "show")
     if arguments.folder is None:
-        raise ParamsError(what="no folder is named", where="posttrain init", fix="Name a new or an empty folder")
+        raise ParamsError(what="no folder was given", where="posttrain init", fix="Give a new or an empty folder")
     return init(arguments.folder, arguments.recipe)

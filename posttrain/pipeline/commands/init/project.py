@@ -63,9 +63,9 @@ def init(folder: Path, recipe: str) -> str:
     if recipe not in RECIPES:
         raise ParamsError(what=f"no recipe '{recipe}'", where="--recipe", fix=did_you_mean(recipe, RECIPES))
     if folder.exists() and not folder.is_dir():
-        raise PipelineError(what="this is a file", where=str(folder), fix="Name a new folder")
+        raise PipelineError(what="this is a file", where=str(folder), fix="Choose a new folder")
     if folder.is_dir() and any(folder.iterdir()):
-        fix = "Name a new or an empty folder; nothing was written"
+        fix = "Choose a new or an empty folder; nothing was written"
         raise PipelineError(what="the folder is not empty", where=str(folder), fix=fix)
     if not shutil.which("git"):
         raise PipelineError(what="git was not found", where="PATH", fix="Install git, e.g. apt-get install git")
@@ -97,7 +97,7 @@ def init(folder: Path, recipe: str) -> str:
 
 
 def upgrade(mode: str) -> str:
-    """Return what the installed package changes in a project, and whether it was written."""
+    """Return the installed package's changes to a project, and whether they were written."""
     if pinned() is None:
         return "A clone upgrades by git; `upgrade` is for projects of `init` (docs/versions.md)"
     lines = upgrade_project(mode)
@@ -121,13 +121,16 @@ def upgrade_project(mode: str) -> list[str]:
         lines += [f"{PINNED}: {describe_package(old)} -> {describe_package(new)}", *_stale()]
     for name, text in _current().items():
         file = Path(name)
-        found = file.read_text(encoding="utf-8") if file.is_file() else ""
-        found, artifacts = split_artifacts(found) if name == DVC_YAML else (found, "")  # which `promote` adds
+        present = file.read_text(encoding="utf-8") if file.is_file() else ""
+        present, artifacts = split_artifacts(present) if name == DVC_YAML else (present, "")  # which `promote` adds
         before = old.get("files", {}).get(name)
-        if found == text or before == _digest(text):  # the package's own did not change
+        if present == text or before == _digest(text):  # the package's own did not change
             continue
-        lines += ["", *difflib.unified_diff(found.splitlines(), text.splitlines(), name, f"{name} (new)", lineterm="")]
-        if found and _digest(found) != before:
+        lines += [
+            "",
+            *difflib.unified_diff(present.splitlines(), text.splitlines(), name, f"{name} (new)", lineterm=""),
+        ]
+        if present and _digest(present) != before:
             lines.append(f"You have edited {name}: it is left as it is. Take these changes over by hand")
         elif mode == "write":
             write_text(file, joined(text, artifacts))
@@ -151,8 +154,8 @@ def _stale() -> Iterator[str]:
 def _current() -> dict[str, str]:
     """Return the project files that the package determines. dvc.yaml is the checkout's, with other commands."""
     graph = STAGE_COMMAND.sub(r"posttrain run \1", _read("graph.yaml"))
-    own = {DVC_YAML: graph.replace(CHECKOUT, f"      - {PINNED}\n      - custom\n")}
-    return own | {name: _read(source) for name, source in OURS.items()}
+    files = {DVC_YAML: graph.replace(CHECKOUT, f"      - {PINNED}\n      - custom\n")}
+    return files | {name: _read(source) for name, source in OURS.items()}
 
 
 def _pin(folder: Path) -> None:
@@ -175,7 +178,9 @@ def _initialise(folder: Path) -> None:
         done = subprocess.run(words, cwd=folder, env=quiet, capture_output=True, text=True, check=False)
         if done.returncode:
             what = shortened((done.stderr or done.stdout), 300)
-            raise PipelineError(what=what, where=" ".join(words), fix="Fix it; nothing was left behind")
+            raise PipelineError(
+                what=what, where=" ".join(words), fix="Fix it and run this again; no files were left behind"
+            )
 
 
 @contextmanager
@@ -191,7 +196,7 @@ def _whole(folder: Path) -> Iterator[None]:
         if new and folder.is_dir():
             folder.rmdir()
         if isinstance(error, OSError):
-            where, fix = str(error.filename or folder), "Fix it; nothing was left behind"
+            where, fix = str(error.filename or folder), "Fix it and run this again; no files were left behind"
             raise PipelineError(what=str(error.strerror or error), where=where, fix=fix) from error
         raise
 

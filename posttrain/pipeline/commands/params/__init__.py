@@ -1,4 +1,4 @@
-"""`posttrain params`: describe the parameters of a section, the settings of an algorithm, or those of a run."""
+"""`posttrain params`: describe the parameters of a section, an algorithm or a run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ALGORITHMS, METRICS = "algorithms", "metrics"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the argument: a name."""
     about = f"a section of params.yaml, e.g. online; an algorithm, e.g. grpo; `{ALGORITHMS}`; `{METRICS}`"
-    run = "a run, e.g. online.runs.grpo or online/grpo: what each of its settings is"
-    parser.add_argument("--schema", action="store_true", help="print a JSON schema of params.yaml, for editors")
+    run = "a run, e.g. online.runs.grpo or online/grpo: list all of its settings"
+    parser.add_argument("--schema", action="store_true", help="print the JSON schema of params.yaml for editors")
     parser.add_argument("name", nargs="?", metavar="TOPIC", help=f"{about}; {run}; default: all sections")
     parser.add_argument("metric", nargs="?", metavar="METRIC", help=f"after `{METRICS}`: one metric, or a stage")
 

@@ -41,7 +41,7 @@ COSTS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Family:
-    """One table of presets, and the sections of params.yaml that use their names."""
+    """A table of presets, and the sections of params.yaml that can use them."""
 
     title: str
     section: str

@@ -1,4 +1,4 @@
-"""Find settings that lower the memory of a run, by planning the run with each change."""
+"""Find settings that lower a run's memory, by estimating the run with each change."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ ONLINE = ("online@", "distill@")
 SAMPLING = ("data_samples@", "completions@", "completions_runs@", "evaluate_runs@")
 
 
-def what_lowers(stage: str, found: Demand, planned: Planned) -> str:
-    """Return the changes that lower a stage's total, each with the remaining amount.
+def what_lowers(stage: str, planned_now: Demand, planned: Planned) -> str:
+    """Return the changes that lower a stage's total memory, and the new total for each.
 
     'activations: recompute (12.7 GB); other results: adapter: lora (20.1 GB)'
     """
     left: dict[str, float] = {}
-    for change in _changes(stage, found):
+    for change in _changes(stage, planned_now):
         try:
             demand = planned(change)
         except (ModelError, ParamsError):  # the run or its model cannot have it
             continue
-        if demand.taken <= LESS * found.taken and demand.total not in left.values():
+        if demand.taken <= LESS * planned_now.taken and demand.total not in left.values():
             left[_named(change)] = demand.total
     best = sorted(left, key=left.__getitem__)
     other = [name for name in best if name.startswith(OTHER_RESULTS)]
@@ -55,23 +55,23 @@ def what_lowers(stage: str, found: Demand, planned: Planned) -> str:
         for head, kind in kinds.items()
         if kind
     ]
-    return "; ".join(listed) or ("-" if found.fits else "a smaller model")
+    return "; ".join(listed) or ("-" if planned_now.fits else "a smaller model")
 
 
-def _changes(stage: str, found: Demand) -> Iterator[Mapping[str, Any]]:
+def _changes(stage: str, demand: Demand) -> Iterator[Mapping[str, Any]]:
     yield {"device": {"precision": "bf16"}}
     if not stage.startswith(SAMPLING):
         yield from TRAINING
-        yield {"processes": 2 * found.processes}
-        yield from () if found.fits else TOGETHER
+        yield {"processes": 2 * demand.processes}
+        yield from () if demand.fits else TOGETHER
     elif stage.startswith("completions@"):
         yield {"reference": "none"}
-    if found.servers is not None and found.servers.asleep < found.servers.awake and stage.startswith(ONLINE):
+    if demand.servers is not None and demand.servers.asleep < demand.servers.awake and stage.startswith(ONLINE):
         yield {"rollout": {"engine_args": {SLEEP: True}}}
-    held = found.sampling.get("keys and values", 0.0) + found.states.get("engine", 0.0)
+    held = demand.sampling.get("keys and values", 0.0) + demand.states.get("engine", 0.0)
     if held:
-        kept = max(round(held / 2e9, 1), 0.1)
-        for sampling in ({"kv_gb": kept}, {"rows": 64}):
+        half_gb = max(round(held / 2e9, 1), 0.1)
+        for sampling in ({"kv_gb": half_gb}, {"rows": 64}):
             yield {"rollout": {"sampling": sampling}} if stage.startswith(ONLINE) else {"sampling": sampling}
 
 

@@ -41,19 +41,19 @@ from posttrain.train.model_set import ModelSet, Teacher
 
 
 class ServerMemory(NamedTuple):
-    """Bytes that an engine's servers take from memory that training also uses."""
+    """Bytes of an engine's servers in memory that training uses too."""
 
     awake: float
     asleep: float
     sleeps: bool
-    """Whether they sleep while the policy is trained."""
+    """True if they sleep while the policy is trained."""
     ahead: int
     """The run's `rollout.ahead`."""
 
 
 @dataclass
 class Demand:
-    """Bytes that a run needs. `training`, `sampling` and `heldout` do not overlap; `states` is always held."""
+    """Bytes that a run needs. `training`, `sampling` and `heldout` alternate; `states` is always in memory."""
 
     free: float
     """Free memory of the device; of the machine if the device is the CPU."""
@@ -76,7 +76,7 @@ class Demand:
 
     @property
     def fits(self) -> bool:
-        """Whether the free memory is enough for all processes that share it."""
+        """True if the free memory is enough for all processes that share it."""
         return self.taken <= self.free
 
     @property
@@ -93,7 +93,7 @@ class Demand:
 def demand_of(
     group: str, run: str, settings: Settings, prompt: int, model: str | None, change: Mapping[str, Any] | None = None
 ) -> Demand:
-    """Return what a run needs after a change of its settings.
+    """Return the needs of a run after a change of its settings.
 
     `prompt`: tokens of the longest prompt. `model`: a config that replaces all models.
     """
@@ -284,10 +284,10 @@ def _add_sampling(
     prompt = _within(policy, prompt, params.max_tokens)
     rows = min(prompts * samples, params.rows)
     draw = draw_bytes(params.top_p, params.top_k)
-    kept, rest = decoding_bytes(
+    cache_bytes, rest = decoding_bytes(
         policy, rows, min(prompts, rows), prompt, params.max_tokens, bf16=runtime.bf16, draw=draw
     )
     held = demand.in_one_memory * (sum(demand.states.values()) - demand.once) + demand.once
     budget = FREE_SHARE * max(demand.free - held, 0)
     budget = budget if params.kv_gb is None else params.kv_gb * 1e9
-    demand.sampling = {"keys and values": min(kept, budget), "decoding": rest}
+    demand.sampling = {"keys and values": min(cache_bytes, budget), "decoding": rest}

@@ -1,4 +1,4 @@
-"""What `plan` says of a run's vLLM servers: their memory awake and asleep, and when to sample one round ahead."""
+"""Lines of `plan` about a run's vLLM servers: memory awake and asleep, and when to sample one round ahead."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from posttrain.sampling.engines import SLEEP
 AHEAD: Mapping[str, object] = {"rollout": {"ahead": 1}}
 
 
-def server_notes(stage: str, found: Demand, planned: Planned) -> Iterator[str]:
+def server_notes(stage: str, demand: Demand, planned: Planned) -> Iterator[str]:
     """Yield lines about the servers of a stage that trains."""
-    if found.servers is None or not stage.startswith(ONLINE):
+    if demand.servers is None or not stage.startswith(ONLINE):
         return
-    awake, asleep, sleeps, ahead = found.servers
+    awake, asleep, sleeps, ahead = demand.servers
     if not awake:
         if not ahead and _accepted(planned):
             yield f"{stage}: its servers have devices of their own. With rollout.ahead: 1 they sample while it trains"
         return
     if ahead or asleep == awake:  # they cannot sleep
         return
-    fits = (planned({"rollout": {"engine_args": {SLEEP: False}}}) if sleeps else found).fits
+    fits = (planned({"rollout": {"engine_args": {SLEEP: False}}}) if sleeps else demand).fits
     line = f"{stage}: vLLM's servers take {format_size(awake)} of the training's device; {format_size(asleep)} while "
     line += (
         f"it trains with rollout.engine_args.{SLEEP}: true (now {str(sleeps).lower()}). Estimated from these sizes: "
@@ -34,7 +34,7 @@ def server_notes(stage: str, found: Demand, planned: Planned) -> Iterator[str]:
 
 
 def _accepted(planned: Planned) -> bool:
-    """Return whether the run may sample ahead."""
+    """Tell whether the run may sample ahead."""
     try:
         planned(AHEAD)
     except ParamsError:

@@ -30,14 +30,14 @@ COLUMNS = (
     "checkpoints", "settings that lower it (to)",
 )  # fmt: skip
 NOTES = """
-weights: with the float32 masters of trained ones. training: gradients, activations, the head.
-decoding: copies of weights, a step or a prefill.
+weights: including float32 copies of trained weights. training: gradients, activations, the head.
+decoding: copies of weights, and one step or one prefill.
 held-out: a pass over held-out rows. rollouts, checkpoints: disk.
-total: the most device memory at a time, of {free} that are free; (!) is more than that. It is weights and moments, plus
+total: peak device memory; {free} are free, and (!) marks a total above that. The peak is weights and moments, plus
 the largest of training, sampling (KV cache and decoding) and held-out.
-On a CPU the process itself takes about 0.7 GB more, and stages that run at the same time share what is free.
-{shared}Each at its largest, with prompts of {prompt} tokens (--prompt N) where the model's context allows them."""
-SHARED = """of N processes: weights to total are of one. On a CPU (!) compares what all of this host take together.
+On a CPU the process itself needs about 0.7 GB more, and stages that run at the same time share the free memory.
+{shared}All numbers are maxima, with prompts of {prompt} tokens (--prompt N) if the model's context allows them."""
+SHARED = """of N processes: weights to total are per process. On a CPU, (!) compares the sum of this host's processes.
 """
 
 
@@ -46,8 +46,8 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
     if prompt < 1:
         raise ParamsError(what=f"--prompt = {prompt}", where="plan", fix="Give at least 1")
     settings = read()
-    known = {f"{_kind(stage, own)}@{run}": (stage.group, run) for stage in STAGES if stage.group in GROUPS
-             for run, own in group_of(settings, stage.group).items()}  # fmt: skip
+    known = {f"{_kind(stage, run_settings)}@{run}": (stage.group, run) for stage in STAGES if stage.group in GROUPS
+             for run, run_settings in group_of(settings, stage.group).items()}  # fmt: skip
     chosen = [name for name in known if not stages or name in stages or name.partition("@")[0] in stages]
     families = {name.partition("@")[0] for name in known}
     for name in stages:
@@ -75,15 +75,15 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
     return "\n".join([*table, *notes, *unknown, NOTES.format(free=free, prompt=prompt, shared=shared)])
 
 
-def _row(name: str, found: Demand) -> tuple[str, ...]:
-    sampling, disk = found.sampling, (found.rollouts, found.checkpoints)
-    weights = found.states["weights"] + found.states.get("masters", 0.0)
-    which = "the first" if found.once else "each"
-    each = f", {which} of {found.processes} processes" if found.processes > 1 else ""
-    total = f"{format_size(found.total)}{each}{'' if found.fits else ' (!)'}"
+def _row(name: str, demand: Demand) -> tuple[str, ...]:
+    sampling, disk = demand.sampling, (demand.rollouts, demand.checkpoints)
+    weights = demand.states["weights"] + demand.states.get("masters", 0.0)
+    which = "the first" if demand.once else "each"
+    each = f", {which} of {demand.processes} processes" if demand.processes > 1 else ""
+    total = f"{format_size(demand.total)}{each}{'' if demand.fits else ' (!)'}"
     sizes = (
-        weights, found.states.get("moments", 0.0), sum(found.training.values()),
-        sampling.get("keys and values", 0.0), sampling.get("decoding", 0.0), found.heldout,
+        weights, demand.states.get("moments", 0.0), sum(demand.training.values()),
+        sampling.get("keys and values", 0.0), sampling.get("decoding", 0.0), demand.heldout,
     )  # fmt: skip
     return (name, total, _seconds(name), *map(_size, sizes), *map(_size, disk))
 

@@ -48,7 +48,7 @@ class Subject:
 
 @contextlib.contextmanager
 def opened(table: str, model: str, turns: Trained | None, longest: int | None) -> Iterator[Subject]:
-    """Yield `NAME/KIND` or a file with a model: a folder, one under models/ or the start of a run that has not run."""
+    """Yield a table (`NAME/KIND` or a file) with a model: a folder, one under models/, or an untrained run's start."""
     path, kind = _table(table)
     settings = _settings(model)
     folder, template, variables = _folder(model)
@@ -67,17 +67,17 @@ def opened(table: str, model: str, turns: Trained | None, longest: int | None) -
             complete_tokenizer(folder, tokens, template, variables)
             if template:
                 ends = check_template(folder, tokens, template, scores=False)
-        own = settings.get("template") if "date" in settings else None
-        text = ChatText(load_tokenizer(tokens), str(folder), ends, settings.get("date", DATE), variables=own)
+        given_template = settings.get("template") if "date" in settings else None
+        text = ChatText(load_tokenizer(tokens), str(folder), ends, settings.get("date", DATE), variables=given_template)
         yield Subject(path, kind, str(folder), text, limits)
 
 
 def _table(name: str) -> tuple[Path, Kind]:
     path = table_file(name)
     if path.suffix != ".parquet":
-        what = "this is a file that a table is made of, not a table"
+        what = "this is a source file of a table, not a table"
         raise DataError(
-            what=what, where=name, fix="Name it in params.yaml, run `dvc repro data_files@RUN`, and give RUN/KIND"
+            what=what, where=name, fix="List it in params.yaml, run `dvc repro data_files@RUN`, and give RUN/KIND"
         )
     kind = next((kind for kind in KINDS if kind == path.stem), None)
     if kind is None:
@@ -95,8 +95,8 @@ def _settings(model: str) -> Mapping[str, Any]:
     if model not in runs:
         return {}
     group, _, name = section_of(read(), model).rpartition(".")
-    found: dict[str, Any] = load_settings(group, name).model_dump()
-    return found
+    settings_of_run: dict[str, Any] = load_settings(group, name).model_dump()
+    return settings_of_run
 
 
 def _folder(asked: str) -> tuple[Path, str | None, Mapping[str, Any]]:

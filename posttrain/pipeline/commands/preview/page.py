@@ -1,4 +1,4 @@
-"""A preview as a page: one file without scripts that loads nothing."""
+"""A preview as a page: one file without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Part = tuple[str, Sequence[tuple[str, bool]]]
 
 
 def page(title: str, facts: Sequence[str], rows: Sequence[tuple[str, Sequence[Part]]]) -> str:
-    """Return the facts as a list, then each row under its title. Trained text is marked; line breaks are shown."""
+    """Return the facts as a list, then each row under its title. Trained text is marked; line breaks are visible."""
     legend = element("p", element("mark", "Marked"), " tokens are trained; the rest is context.")
     shown = [part for row in rows for part in _row(*row)]
     return plain_page(title, element("main", element("h1", title), listed(facts), legend, *shown, class_="preview"))

@@ -1,4 +1,4 @@
-"""The rows of a table as training sees them: their tokens, which are trained, and which rows are left out."""
+"""The rows of a table as training sees them: tokens, trained positions, and rows that are left out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Part:
-    """Tokens that training reads together."""
+    """Tokens that form one sequence in training."""
 
     name: str
     row: TokenRow
@@ -101,10 +101,10 @@ def _tokenised(subject: Subject, frame: pl.DataFrame) -> Iterator[Shown]:
     for batch in frame.iter_slices(_TOGETHER):
         records = list(batch.iter_rows(named=True))
         try:
-            found: list[list[Part] | DataError] = list(_parts(subject, records))
+            tokenised: list[list[Part] | DataError] = list(_parts(subject, records))
         except DataError:  # one of them is refused: tokenise them one by one to find it
-            found = [_alone(subject, record) for record in records]
-        for record, parts in zip(records, found, strict=True):
+            tokenised = [_alone(subject, record) for record in records]
+        for record, parts in zip(records, tokenised, strict=True):
             number += 1
             place = {"number": number, "id": record["id"], "split": record.get("split", "")}
             if isinstance(parts, DataError):
@@ -123,22 +123,22 @@ def _alone(subject: Subject, record: Record) -> list[Part] | DataError:
 def _limited(parts: Sequence[Part], kind: Kind, limits: Limits) -> dict[str, Any]:
     """Return the parts as training sees them, their length, and whether they are cut or left out."""
     tokens = max(len(part.row) for part in parts)
-    found: dict[str, Any] = {"parts": parts, "tokens": tokens}
+    shown: dict[str, Any] = {"parts": parts, "tokens": tokens}
     if kind == "corpus":
-        return found  # documents are joined and cut into windows
+        return shown  # documents are joined and cut into windows
     length = tokens
     if limits.longest is not None and kind not in ("completions", "rollouts") and tokens > limits.longest:
         longer = f"{tokens:,} tokens, longer than max_tokens = {limits.longest:,}"
         if limits.long_rows == "drop" or kind == "prompts":
-            return {**found, "dropped": f"left out: {longer}"}
+            return {**shown, "dropped": f"left out: {longer}"}
         short = [_part(part.name, shortened(part.row, limits.longest)) for part in parts]
         if not all(part.trained for part in short):
-            return {**found, "dropped": f"left out: {longer}, and no answer would be left of it"}
-        found |= {"parts": short, "cut": f"cut: {longer}"}
+            return {**shown, "dropped": f"left out: {longer}, and no answer would be left of it"}
+        shown |= {"parts": short, "cut": f"cut: {longer}"}
         length = max(len(part.row) for part in short)
     if limits.context is not None and length > limits.context:
-        found["dropped"] = f"left out: {length:,} tokens, longer than the model's context of {limits.context:,}"
-    return found
+        shown["dropped"] = f"left out: {length:,} tokens, longer than the model's context of {limits.context:,}"
+    return shown
 
 
 def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
@@ -153,8 +153,8 @@ def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
             several = text.split_conversations(talks, subject.limits.turns)
             return (
                 [
-                    _part(f"row {nth} of {len(rows)}" if len(rows) > 1 else "conversation", row)
-                    for nth, row in enumerate(rows, 1)
+                    _part(f"row {index} of {len(rows)}" if len(rows) > 1 else "conversation", row)
+                    for index, row in enumerate(rows, 1)
                 ]
                 for rows in several
             )
@@ -164,7 +164,7 @@ def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
             )
         case "pairs":
             sides = {name: _answered(text, records, name) for name in ("chosen", "rejected")}
-            return ([_part(name, rows[nth]) for name, rows in sides.items()] for nth in range(len(records)))
+            return ([_part(name, rows[index]) for name, rows in sides.items()] for index in range(len(records)))
         case "feedback":
             named = ["liked" if record["label"] else "not liked" for record in records]
             rows = _answered(text, records, "completion")
@@ -183,7 +183,7 @@ def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
             return ([_part(f"sample {record['sample']}", row)] for record, row in zip(records, rows, strict=True))
         case "matches" | "regraded":
             fix = "Preview results/LABEL/rollouts.parquet"
-            raise DataError(what=f"{subject.kind}: its rows have no text", where=str(subject.table), fix=fix)
+            raise DataError(what=f"rows of {subject.kind} have no text", where=str(subject.table), fix=fix)
         case "documents":
             texts = [record["prompt"] + record["response"] for record in records]
             return ([_part("document", TokenRow([], ids))] for ids in text.plain(texts))

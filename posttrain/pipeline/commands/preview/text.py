@@ -23,7 +23,7 @@ Stretch = tuple[str, bool]
 def preview(
     table: str, model: str, *, rows: int, style: Style, html: Path | None, turns: Trained | None, longest: int | None
 ) -> str:
-    """Return rows and counts as text. If `html` names a file, also write them as a page."""
+    """Return rows and counts as text. If `html` is a file, write them as a page too."""
     with opened(table, model, turns, longest) as subject:
         first, counts = preview_rows(subject, rows)
         facts = _facts(subject, counts)
@@ -80,15 +80,17 @@ def _title(row: Shown) -> str:
 def _stretches(text: ChatText, part: Part) -> list[Stretch]:
     """Return the text of a part, split where training begins or ends."""
     ids = [*part.row.prompt, *part.row.rest]
-    own = {len(part.row.prompt) + place for place in part.row.trained}
-    found, done = [], 0
-    for trained, some in groupby(range(len(ids)), own.__contains__):
+    trained_places = {len(part.row.prompt) + place for place in part.row.trained}
+    stretches, done = [], 0
+    for trained, some in groupby(range(len(ids)), trained_places.__contains__):
         end = done + len(list(some))
         before, whole = text.stops.decode(ids[:done]), text.stops.decode(ids[:end])
         # some tokenizers drop a space where a text begins, so a stretch is what it adds to the text before it
-        found.append((whole[len(before) :] if whole.startswith(before) else text.stops.decode(ids[done:end]), trained))
+        stretches.append(
+            (whole[len(before) :] if whole.startswith(before) else text.stops.decode(ids[done:end]), trained)
+        )
         done = end
-    return found
+    return stretches
 
 
 def _lines(row: Shown, parts: Sequence[Sequence[Stretch]], style: Style) -> Iterator[str]:

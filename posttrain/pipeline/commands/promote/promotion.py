@@ -58,7 +58,7 @@ def promote(name: str, title: str, force: str | None = None, does: Literal["tag"
     """
     require_stage(title)
     if force is not None and not force.strip():
-        raise ParamsError(what="it is empty", where="--force", fix="Say why: the tag keeps the reason")
+        raise ParamsError(what="it is empty", where="--force", fix="Give a reason, which is stored in the tag")
     policy, model = named_policy(name)
     artifact = artifact_of(policy)
     require_current(policy)
@@ -70,7 +70,7 @@ def promote(name: str, title: str, force: str | None = None, does: Literal["tag"
     last = present(title)
     if last is not None and last.digest == digest:
         end_others(title)  # which a killed promotion may have left out
-        raise PipelineError(what=f"models/{model} is {last.tag} already", where="promote", fix="Promote another")
+        raise PipelineError(what=f"models/{model} is already {last.tag}", where="promote", fix="Promote another")
     (candidate,) = select([policy], None, "sampled")
     lines = [f"policy: {policy}", f"model: {model}", f"digest: {digest}", f"score: {_score(candidate)}"]
     lines += _guards(candidate, last, force)
@@ -90,14 +90,14 @@ def promote(name: str, title: str, force: str | None = None, does: Literal["tag"
 
 
 def present(title: str) -> Promoted | None:
-    """Return the promotion that holds a name now."""
+    """Return the current promotion with this name."""
     last = holder(title)
     if last is None:
         return None
     said = dict(_LINE.findall(git("for-each-ref", "--format=%(contents)", f"refs/tags/{last.tag}")))
     if not {"policy", "digest"} <= said.keys():
-        fix = f"It was not made by `posttrain promote`: remove it (git tag -d {shlex.quote(last.tag)})"
-        raise PipelineError(what="its message names no policy and no digest", where=last.tag, fix=fix)
+        fix = f"`posttrain promote` did not create this tag. Remove it: git tag -d {shlex.quote(last.tag)}"
+        raise PipelineError(what="its message does not contain a policy and a digest", where=last.tag, fix=fix)
     return Promoted(last.tag, said["policy"], said["digest"])
 
 
@@ -114,7 +114,7 @@ def named_policy(name: str) -> tuple[str, str]:
 def require_current(policy: str) -> None:
     """Reject a policy whose results are out of date for its model, settings or code."""
     if reason := staleness([policy]).reasons.get(policy):
-        raise DataError(what=f"its results are not current ({reason})", where=policy, fix="Run them: dvc repro")
+        raise DataError(what=f"its results are not current ({reason})", where=policy, fix="Run `dvc repro`")
 
 
 def _require_committed() -> None:
@@ -122,7 +122,7 @@ def _require_committed() -> None:
     files = [PARAMS_FILE, LOCK, DVC_YAML]
     if changed := git("status", "--porcelain", "--", *files).split("\n")[:-1]:
         named = " and ".join(line[3:] for line in changed)
-        fix = f"The tag names a commit that must have them: git add {' '.join(files)} && git commit"
+        fix = f"Commit them, because the tag points to a commit: git add {' '.join(files)} && git commit"
         raise PipelineError(what=f"{named} not committed", where="promote", fix=fix)
 
 
@@ -143,7 +143,7 @@ def _guards(candidate: EvaluatedPolicy, last: Promoted | None, force: str | None
     runs = evaluated(settings)
     same = {label: run for label, run in runs.items() if run.table == runs[candidate.policy].table}
     labels = {run.model: label for label, run in reversed(same.items())}
-    before = [group_of(settings, "evaluate.settings").get("reference"), candidate.own.get("start")]
+    before = [group_of(settings, "evaluate.settings").get("reference"), candidate.run_settings.get("start")]
     start = next((labels[str(model)] for model in before if str(model) in labels), None)
     others, lost = [], list[str]()
     try:
@@ -159,19 +159,23 @@ def _guards(candidate: EvaluatedPolicy, last: Promoted | None, force: str | None
         others, lost = [], [f"not tested ({error.what})"]
     gaps = [note for name in names for note in without_value([candidate, *others], name)]
     if not others and start is None:
-        found = [f"{', '.join(names)} cannot be tested: evaluate.policies has no model to compare with"]
-        fix = f"Add its start to evaluate.policies ({candidate.own.get('start', 'none')}); or --force REASON"
+        findings = [f"{', '.join(names)} cannot be tested: evaluate.policies has no model to compare with"]
+        origin = candidate.run_settings.get("start", "none")
+        fix = f"Add its start model ({origin}) to evaluate.policies, or use --force REASON"
     else:
-        found = [note for note in untested([candidate, *others], names) if note.startswith("must_not_fall")]
-        mine = Setting(candidate.name, [candidate])
-        fell = [fall for other in others for fall in falls(mine, Setting(other.name, [other]), names)]
-        found += [str(fall) for fall in fell if fall.label == candidate.name]
-        fix = f"`posttrain compare {candidate.policy} OTHER --metric NAME` shows it; or --force REASON"
-    if found and force is None:
-        raise PipelineError(what="; ".join(found), where=candidate.policy, fix=fix)
-    found, against = [*lost, *found], " and ".join(other.name for other in others)
+        findings = [note for note in untested([candidate, *others], names) if note.startswith("must_not_fall")]
+        ours = Setting(candidate.name, [candidate])
+        fell = [fall for other in others for fall in falls(ours, Setting(other.name, [other]), names)]
+        findings += [str(fall) for fall in fell if fall.label == candidate.name]
+        fix = (
+            f"`posttrain compare {candidate.policy} OTHER --metric NAME` shows it. To promote anyway, use --force "
+            "REASON"
+        )
+    if findings and force is None:
+        raise PipelineError(what="; ".join(findings), where=candidate.policy, fix=fix)
+    findings, against = [*lost, *findings], " and ".join(other.name for other in others)
     held = f"did not fall against {against}" if others else f"not tested, as {candidate.policy} is the reference itself"
-    told = [f"guard: {line}" for line in found] or [f"guards: {', '.join(names)} {held}"]
+    told = [f"guard: {line}" for line in findings] or [f"guards: {', '.join(names)} {held}"]
     return [*told, *(f"guard: {note}" for note in gaps)]
 
 
@@ -182,11 +186,17 @@ def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> st
         was, now = meaning(champion), meaning(candidate)
         if keys := differing([was, now]):
             changed = (f"{key} {now.get(key, 'default')} (was {was.get(key, 'default')})" for key in keys)
-            what = f"its score has another meaning than that of {last.tag}: evaluated with {', '.join(changed)}"
-            fix = "Evaluate it with the settings of then; or --force REASON"
+            what = (
+                f"its score cannot be compared with the score of {last.tag}: it was evaluated with {', '.join(changed)}"
+            )
+            fix = "Evaluate it with the earlier settings, or use --force REASON"
             raise PipelineError(what=what, where=candidate.policy, fix=fix)
         if not (candidate.parsed and champion.parsed):
-            raise DataError(what="no answer can be read", where=last.tag, fix="Evaluate both with a reward that reads")
+            raise DataError(
+                what="no answer can be read",
+                where=last.tag,
+                fix="Evaluate both with a reward that can read their answers",
+            )
     except (DataError, PipelineError) as error:
         if force is None:
             raise
@@ -199,10 +209,10 @@ def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> st
     if finding.low > 0:
         return f"better by {shown}"
     if force is None:
-        found = "worse" if finding.high < 0 else "cannot tell"
+        verdict = "worse" if finding.high < 0 else "cannot tell"
         fix = (
-            f"Compare more: `posttrain compare {candidate.policy} {shlex.quote(last.tag)} --policy {last.policy}`;"
-            " or --force REASON"
+            f"For details run `posttrain compare {candidate.policy} {shlex.quote(last.tag)} --policy {last.policy}`. "
+            "To promote anyway, use --force REASON"
         )
-        raise PipelineError(what=f"not better than {last.tag}: {found}, {shown}", where=candidate.policy, fix=fix)
+        raise PipelineError(what=f"not better than {last.tag}: {verdict}, {shown}", where=candidate.policy, fix=fix)
     return f"not better: {shown}"

@@ -26,7 +26,7 @@ _LAYOUT = "%(refname:strip=2) %(creatordate:unix) %(*objectname)"
 
 @dataclass(frozen=True, order=True)
 class Event:
-    """A tag that gives a stage to an artifact, or ends it. Events are ordered by time, as DVC orders them."""
+    """A tag that starts or ends a stage of an artifact. Events are ordered by time, as in DVC."""
 
     time: int
     number: int
@@ -38,19 +38,19 @@ class Event:
 
 
 def artifact_of(policy: str) -> str:
-    """Return a policy's name in the registry. In a subfolder of the git repository it is FOLDER:POLICY."""
+    """Return a policy's name in the registry: POLICY, or FOLDER:POLICY in a subfolder of the git repository."""
     name = _in_project(policy)
     if not (name_re.fullmatch(policy) and fullname_re.fullmatch(name)):
-        fix = "Rename it in evaluate.policies: letters, digits, _ and -, none of these two at an end. Then dvc repro"
-        raise ParamsError(what=f"DVC's model registry allows no name '{name}'", where="promote", fix=fix)
+        fix = "Rename it in evaluate.policies with letters, digits, and _ or - inside the name. Then run `dvc repro`"
+        raise ParamsError(what=f"DVC's model registry does not allow the name '{name}'", where="promote", fix=fix)
     return name
 
 
 def require_stage(title: str) -> None:
-    """Reject a name that GTO does not read as a stage."""
+    """Reject a name that is not a valid stage in GTO."""
     if not _TITLE.fullmatch(title):
-        fix = "Use letters, digits, _ and -, none of these two at an end"
-        raise ParamsError(what=f"'{title}' is not a name", where="--as", fix=fix)
+        fix = "Use letters, digits, and _ or - inside the name"
+        raise ParamsError(what=f"'{title}' is not a valid name", where="--as", fix=fix)
 
 
 def holder(stage: str) -> Event | None:
@@ -65,12 +65,12 @@ def holder(stage: str) -> Event | None:
 
 
 def next_tag(artifact: str, stage: str) -> str:
-    """Return the name of the tag that would give the stage to the artifact. All artifacts share a stage's numbers."""
+    """Return the next tag that gives the stage to the artifact. Tags of a stage are numbered across artifacts."""
     return f"{_in_tag(artifact)}#{stage}#{1 + max((event.number for event in _events(stage)), default=0)}"
 
 
 def assign(artifact: str, stage: str, lines: Sequence[str]) -> tuple[str, str]:
-    """Tag HEAD as a version of an artifact that has a stage; return both tags.
+    """Tag HEAD as a version of an artifact, and give the version a stage; return both tags.
 
     The tag of the stage comes after the version's. So if this is killed, there is no promotion, or a complete one once
     `end_others` has run.
@@ -85,7 +85,7 @@ def assign(artifact: str, stage: str, lines: Sequence[str]) -> tuple[str, str]:
 
 
 def end_others(stage: str) -> None:
-    """End the stage of all artifacts but the last one that got it. GTO lets each artifact have the same stage."""
+    """End the stage of all artifacts except the newest. GTO would let several artifacts have the same stage."""
     last = {event.artifact: event for event in _events(stage)}
     now = holder(stage)
     for artifact, event in last.items():
@@ -111,20 +111,20 @@ def _versions(artifact: str, *which: str) -> list[Any]:
 
 def _events(stage: str) -> list[Event]:
     """Return the tags of a stage in this project, from the first to the last."""
-    found = []
+    events = []
     former = re.compile(rf"{FORMER}/{re.escape(stage)}/(\d+)")
     project = _in_project("")
     for line in git("for-each-ref", f"--format={_LAYOUT}", "refs/tags").splitlines():
         tag, time, commit = line.split(" ")
         if old := former.fullmatch(tag):
-            found.append(Event(int(time or 0), int(old[1]), False, tag, "", commit))
+            events.append(Event(int(time or 0), int(old[1]), False, tag, "", commit))
             continue
         known = _parsed(tag)
         # GTO and DVC do not read tags without a message; those of other folders belong to other projects
         if commit and known.get("stage") == stage and known["name"].rpartition(":")[0] == project.rpartition(":")[0]:
             ends = known["action"] is Action.UNASSIGN
-            found.append(Event(int(time), known.get("counter", 0), ends, tag, known["name"], commit))
-    return sorted(found)
+            events.append(Event(int(time), known.get("counter", 0), ends, tag, known["name"], commit))
+    return sorted(events)
 
 
 def _parsed(tag: str) -> dict[str, Any]:

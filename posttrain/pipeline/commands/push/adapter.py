@@ -33,7 +33,10 @@ def hub_base(folder: Path, lineage: Lineage) -> HubModel | None:
     base = str(read_finite_json(folder / ADAPTER_CONFIG).get(BASE))
     stage = lineage.maker(base) or ""
     if not stage.startswith("base_hub@"):
-        what = f"it is an adapter of {base}, which is not a run of base.hub, so nobody else could load it"
+        what = (
+            f"it is an adapter of {base}, which was not made by a run of base.hub, so nobody else could load the "
+            "adapter"
+        )
         raise ModelError(
             what=what, where=str(folder), fix="Run it with `adapter: {type: lora, merge: true}`, or push --gguf"
         )
@@ -52,7 +55,7 @@ def push_note(folder: Path, lineage: Lineage) -> str:
 
 
 def uploaded(folder: Path, base: HubModel) -> dict[str, bytes]:
-    """Return an adapter's config with the Hub base, and the manifest with that config's digest."""
+    """Return an adapter's config that names the Hub base, and the manifest with this config's digest."""
     config = {**read_finite_json(folder / ADAPTER_CONFIG), BASE: base.name, "revision": base.revision}
     text = (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
     manifest = {**read_finite_json(folder / MANIFEST), ADAPTER_CONFIG: hashlib.sha256(text).hexdigest()}

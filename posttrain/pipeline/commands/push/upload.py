@@ -43,13 +43,13 @@ _TARGET = re.compile(r"hf:([\w.-]+/[\w.-]+)")
 
 
 def scored_policy(name: str, kind: Literal["prompts", ""] = "") -> tuple[str, str]:
-    """Return the label and model of a policy that has a score on this kind of table. lm-eval gives none."""
+    """Return the label and model of a policy that has a score on this kind of table (not from lm-eval)."""
     asked, model = named_policy(name)
     for label, run in evaluated(read()).items():
         if name in (label, run.model) and run.rows == "rollouts" and run.table.endswith(kind):
             return label, model
     what = f"{asked} has no score{' on prompts' * bool(kind)}, which --{'gguf' if kind else 'to'} needs"
-    raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Add {model} to evaluate.policies, or name its label there")
+    raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Add {model} to evaluate.policies, or use its label there")
 
 
 def push(name: str, to: str, access: Literal["public", "private"], does: Literal["upload", "show"]) -> str:
@@ -59,12 +59,12 @@ def push(name: str, to: str, access: Literal["public", "private"], does: Literal
 
     target = _TARGET.fullmatch(to)
     if target is None:
-        raise ParamsError(what=f"'{to}' is not a repository", where="--to", fix="Write hf:OWNER/NAME")
+        raise ParamsError(what=f"'{to}' is not a repository name", where="--to", fix="Write hf:OWNER/NAME")
     try:
         validate_repo_id(target[1])
     except HFValidationError as error:
         raise ParamsError(
-            what=f"'{to}' is not a repository: {error}", where="--to", fix="Write another name"
+            what=f"'{to}' is not a repository name: {error}", where="--to", fix="Choose another name"
         ) from error
     label, model = scored_policy(name)
     require_current(label)
@@ -72,11 +72,11 @@ def push(name: str, to: str, access: Literal["public", "private"], does: Literal
     folder = Path("models") / model
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
     if not files:
-        raise ModelError(what="it has no files", where=str(folder), fix="Run it, or dvc checkout")
+        raise ModelError(what="it has no files", where=str(folder), fix="Run `dvc repro` or `dvc checkout`")
     base = hub_base(folder, Lineage())
     text = card(label, model, target[1].partition("/")[2], base)
     if text != masked(text):
-        fix = "Remove it from params.yaml, and change it where it was made: git may have it"
+        fix = "Remove it from params.yaml and revoke the secret: it may be in git's history"
         raise ParamsError(what="the card would show the value of a secret variable", where=str(folder), fix=fix)
     named: dict[str, Path | bytes] = {file.relative_to(folder).as_posix(): file for file in files}
     named |= {**({} if base is None else uploaded(folder, base)), CARD: text.encode()}
@@ -98,14 +98,14 @@ def export(name: str, format_: str, file: str, dtype: Dtype) -> str:
     return exporter.write(Path("models") / model, model, conversations, place, dtype)
 
 
-def left_over(found: Collection[str], new: Collection[str]) -> list[str]:
-    """Return the files in a repository from the earlier model that loaders would mix up with the new one.
+def left_over(present: Collection[str], new: Collection[str]) -> list[str]:
+    """Return files of an earlier model in a repository that loaders would mix up with the new model.
 
     Other files and folders stay.
     """
     return sorted(
         name
-        for name in set(found) - set(new)
+        for name in set(present) - set(new)
         if any(name.count("/") == pattern.count("/") and fnmatchcase(name, pattern) for pattern in MANAGED)
     )
 
@@ -117,7 +117,7 @@ def upload(repository: str, files: Mapping[str, Path | bytes], access: str) -> s
 
     if get_token() is None:
         fix = "Set HF_TOKEN to a token that may write, or log in with `hf auth login`"
-        raise PipelineError(what="there is no token", where=repository, fix=fix)
+        raise PipelineError(what="no token was found", where=repository, fix=fix)
     added = [CommitOperationAdd(path, file if isinstance(file, bytes) else str(file)) for path, file in files.items()]
     api = HfApi()
     try:
@@ -129,13 +129,15 @@ def upload(repository: str, files: Mapping[str, Path | bytes], access: str) -> s
     except HfHubHTTPError as error:
         status = error.response.status_code
         fixes = {401: "The token is invalid or has expired", 403: "Give HF_TOKEN a token that may write there"}
-        what = f"the Hub refuses it (HTTP status {status})"
+        what = f"the Hub rejected the upload (HTTP status {status})"
         raise PipelineError(what=what, where=repository, fix=fixes.get(status, "Try again later")) from error
     except Exception as error:  # the client lets errors of its HTTP library through
         if not unreachable(error):
             raise
         what = f"the Hub cannot be reached ({type(error).__name__}: {shortened(masked(str(error)), 200)})"
-        raise PipelineError(what=what, where=repository, fix="Try again: a commit is whole or not there") from error
+        raise PipelineError(
+            what=what, where=repository, fix="Try again: a commit is uploaded completely or not at all"
+        ) from error
     return _deleted(old) + str(done.commit_url)
 
 

@@ -49,8 +49,10 @@ def replay(run: str, step: int | None) -> str:
         raise ParamsError(what=what, where=f"--step {step}", fix=fix)
     end = len(expected) if step is None else step + 1
     if shared := read_record(record_path(f"{family}@{name}")).get("processes"):
-        what = f"it was trained by {shared} processes, which add up gradients in another order than one does"
-        raise PipelineError(what=what, where=f"{family}/{name}", fix="Only runs of one process can be replayed exactly")
+        what = f"it was trained by {shared} processes, which add up gradients in a different order than one process"
+        raise PipelineError(
+            what=what, where=f"{family}/{name}", fix="Only runs with one process can be replayed exactly"
+        )
     (algorithms, load), stage = FAMILIES[family], f"{family}@{name}"
     params: Any = load_run(section_of(stage), algorithms)
     reads = RunInputs(stage, params)
@@ -90,7 +92,7 @@ def _named(run: str) -> tuple[str, str]:
 
 
 def _cost(name: str, stored: StoredRollouts, first: int, end: int) -> str:
-    """Return what the replay will train on, and about how long that took originally."""
+    """Return a line with the rollouts of the replay and their approximate training time in the original run."""
     used = pl.col("step").is_between(first, end - 1)
     tokens = (pl.col("prompt_ids").list.len() + pl.col("completion_ids").list.len()).filter(used)
     sums = [stored.figures(part, used.sum(), tokens.sum().alias("tokens")).row(0) for part in stored.parts]
@@ -110,7 +112,7 @@ def _verdict(name: str, expected: Sequence[dict[str, float]], rows: Sequence[dic
         old, new = expected[step], rows[step]
         for key in (key for key in COMPARED if key in old):
             if old[key] != new.get(key):
-                what = f"step {step} differs: {key} is {new.get(key)!r} and was {old[key]!r}"
+                what = f"step {step} differs: {key} is {new.get(key)!r} but was {old[key]!r}"
                 if step > first:
                     what += f"; the {step - first} steps before it are equal"
                 raise PipelineError(what=what, where=name, fix=_reason(name))
@@ -123,10 +125,12 @@ def _check_unedited(stage: str, folder: Path) -> None:
     entry = recorded().get(stage, {})
     digest = next((out.get("md5") for out in entry.get("outs", ()) if out["path"] == str(folder)), None)
     if digest is not None and Digests().of(str(folder)) not in (digest, None):
-        raise PipelineError(what="it is not what its run wrote, as dvc.lock has it", where=str(folder), fix=VERIFY)
+        raise PipelineError(
+            what="it differs from the run's output that dvc.lock records", where=str(folder), fix=VERIFY
+        )
     if wrong := RunRecords().contradictions(stage, entry):
         fix = "Run `posttrain repair`, then `dvc repro`"
-        raise PipelineError(what=f"dvc.lock does not say what ran: {'; '.join(wrong)}", where=stage, fix=fix)
+        raise PipelineError(what=f"dvc.lock does not match the run: {'; '.join(wrong)}", where=stage, fix=fix)
 
 
 def _reason(name: str) -> str:

@@ -12,27 +12,29 @@ EXAMPLE = "test format --table mine/prompts"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments: an action with its own arguments."""
     actions = add_actions(parser)
-    does = "show the score, status and time of each row, and the traceback where the reward fails"
+    does = "show the score, status and time of each row, and the traceback if the reward fails"
     test = add_action(actions, "reward", "test", does, "format --table mine/prompts")
     test.add_argument("name", metavar="NAME", help="a reward as in params.yaml: its name, or MODULE:NAME of custom/")
     table = "results/LABEL/rollouts.parquet, NAME/prompts, or a file with prompt, completion, answer and info"
-    test.add_argument("--table", required=True, metavar="T", help=f"{table}; without completions examples are scored")
-    test.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="the reward's own options")
-    test.add_argument("--run", metavar="RUN", help="take options, tokenizer and models of a run, e.g. online.runs.grpo")
-    test.add_argument("--separator", metavar="C", help='what is between the cells of a csv file, e.g. ";"')
+    test.add_argument("--table", required=True, metavar="T", help=f"{table}; without completions, examples are scored")
+    test.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="options of the reward")
+    test.add_argument(
+        "--run", metavar="RUN", help="use the options, tokenizer and models of a run, e.g. online.runs.grpo"
+    )
+    test.add_argument("--separator", metavar="C", help='the separator between cells of a csv file, e.g. ";"')
     test.add_argument("--encoding", metavar="E", help="the encoding of a csv file, e.g. cp1252 or utf-16")
     test.add_argument("-n", "--rows", type=int, default=20, metavar="N", help="the number of rows; default: 20")
-    does = "measure how far the reward `judge` agrees with labels: Cohen's kappa with its interval"
+    does = "measure the agreement of the reward `judge` with labels: Cohen's kappa and its interval"
     example = "results/grpo/rollouts.parquet online.runs.grpo.reward.judge"
     agreement = add_action(actions, "reward", "agreement", does, example)
     table = "a table of completions with labels: NAME/feedback, or results/NAME/rollouts.parquet"
     agreement.add_argument("table", metavar="TABLE", help=table)
     agreement.add_argument("judge", metavar="SETTINGS", help="the key of the judge in params.yaml")
-    label = "the reward of the rollouts that is the label; default: correct"
+    label = "the rollouts' reward that serves as the label; default: correct"
     agreement.add_argument("--reward", default="correct", metavar="NAME", help=label)
-    most = "rows, drawn at random: each costs a request; default: 200"
+    most = "number of rows, drawn at random; each row costs a request; default: 200"
     agreement.add_argument("--rows", type=int, default=200, metavar="N", help=most)
-    least = "verdicts of at least this count as right; default: 0.5"
+    least = "verdicts >= this count as right; default: 0.5"
     agreement.add_argument("--threshold", type=float, default=0.5, metavar="X", help=least)
 
 

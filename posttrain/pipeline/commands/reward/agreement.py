@@ -28,8 +28,8 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
     if not isinstance(given, Mapping):
         fix = "Give the key of a judge in params.yaml, e.g. online.runs.grpo.reward.judge"
         raise ParamsError(what="this is not a judge", where=judge, fix=fix)
-    own = {name: value for name, value in given.items() if name not in TERM_KEYS}
-    asked = LanguageJudge(check(JudgeOptions, own, where=judge, file=PARAMS_FILE), judge)
+    options = {name: value for name, value in given.items() if name not in TERM_KEYS}
+    asked = LanguageJudge(check(JudgeOptions, options, where=judge, file=PARAMS_FILE), judge)
     labelled = _labelled(table, reward, rows)
     if not labelled:
         what, fix = "no row has a text and a label", f"Give feedback, or rollouts scored by the reward '{reward}'"
@@ -40,17 +40,17 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
     lost = Counter(f"{score.status}: {score.reason}".removeprefix("ok: ") for score in scores if not _ok(score))
     if not known:
         reasons = "; ".join(f"{times} times {why}" for why, times in lost.most_common(3))
-        fix = "Use a judge that can follow the form of the verdict, and a prompt that fits its context"
+        fix = "Use a judge that can follow the verdict's format, and a prompt that fits its context"
         raise DataError(what=f"no verdict ({reasons})", where=judge, fix=fix)
     labels, verdicts = [label for label, _ in known], [verdict for _, verdict in known]
     try:
         value, low, high = kappa(labels, verdicts, [rollout.prompt.problem for rollout, _, _ in scored])
-        found = f"kappa {value:.3f} [{low:.3f}, {high:.3f}]"
+        result = f"kappa {value:.3f} [{low:.3f}, {high:.3f}]"
     except ValueError as error:
-        found = f"no kappa ({error})"
+        result = f"no kappa ({error})"
     equal = sum(label == verdict for label, verdict in known) / len(known)
     lines = [
-        f"{found} on {len(known)} rows of {table}: {equal:.1%} agree",
+        f"{result} on {len(known)} rows of {table}: {equal:.1%} agree",
         f"labels: {sum(labels)} right; verdicts of {threshold:g} or more: {sum(verdicts)}",
         *(f"left out: {times} ({why})" for why, times in lost.most_common(3)),
         ", ".join(f"{name} {number:,.6g}" for name, number in asked.counts().items()),
@@ -59,7 +59,7 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
 
 
 def _ok(score: Score) -> bool:
-    """Return whether it is a verdict of the judge."""
+    """Tell whether it is a verdict of the judge."""
     return score.status == "ok" and score.reason != CUT
 
 
@@ -68,7 +68,7 @@ def _labelled(table: str, reward: str, rows: int) -> list[tuple[Rollout, bool]]:
     path = table_file(table)
     if path.stem not in ("feedback", "rollouts"):
         fix = "Give NAME/feedback, or results/NAME/rollouts.parquet"
-        raise DataError(what="only tables of feedback and of rollouts have labels", where=table, fix=fix)
+        raise DataError(what="only feedback and rollout tables have labels", where=table, fix=fix)
     frame = read_table(path, "feedback" if path.stem == "feedback" else "rollouts")
     drawn = frame.sample(fraction=1.0, shuffle=True, seed=0).iter_rows(named=True)
     if path.stem == "feedback":

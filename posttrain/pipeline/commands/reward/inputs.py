@@ -24,12 +24,12 @@ GROUPS: Final = ("online.runs", "distill.runs", "data.samples", "data.filters", 
 
 
 def subject_of(name: str, options: Sequence[str], run: str | None) -> Subject:
-    """Return the reward with this name. These options are added to those of the run."""
-    own = dict(map(_option, options))
+    """Return the reward with this name. These options are added to the run's options."""
+    from_command = dict(map(_option, options))
     if run is None:
         return Subject(
             name,
-            subject_term(name, own, "reward test", "command line"),
+            subject_term(name, from_command, "reward test", "command line"),
             Context(Runtime(DeviceParams()), "reward test"),
         )
     settings = _settings(run)
@@ -38,7 +38,7 @@ def subject_of(name: str, options: Sequence[str], run: str | None) -> Subject:
         raise ParamsError(what=f"{run}.reward has no '{name}'", where=PARAMS_FILE, fix=did_you_mean(name, known))
     own_settings = at(read(), run)
     given = {**metric_settings(own_settings.get("metrics") or {}), **(own_settings.get("reward") or {})}.get(name)
-    given = {**(given if isinstance(given, Mapping) else {}), **own}
+    given = {**(given if isinstance(given, Mapping) else {}), **from_command}
     return Subject(name, subject_term(name, given, run, PARAMS_FILE), _context(run, settings))
 
 
@@ -67,7 +67,7 @@ def _settings(run: str) -> Any:
         fix = next(
             (f"Did you mean '{place}'?" for place in known if place.endswith(f".{run}")), did_you_mean(run, known)
         )
-        raise ParamsError(what=f"'{run:.80}' names no rewards", where="--run", fix=fix)
+        raise ParamsError(what=f"'{run:.80}' has no rewards", where="--run", fix=fix)
     from posttrain.pipeline.runs.evaluation import EvaluateParams
     from posttrain.pipeline.runs.typed import load_settings  # knows every stage: not imported where no run is named
 

@@ -104,9 +104,9 @@ def _with_tokens(rows: Sequence[Row], text: ChatText) -> list[Row]:
         [Conversation([*completed.prompt.messages, *completed.turns]) for completed in rollouts], "last"
     )
     whole = []
-    for row, rollout, found in zip(rows, rollouts, tokens, strict=True):
-        tokens_of = replace(found, rest=found.rest[:-1]) if rollout.truncated else found
-        prompt = replace(rollout.prompt, ids=found.prompt)
+    for row, rollout, row_tokens in zip(rows, rollouts, tokens, strict=True):
+        tokens_of = replace(row_tokens, rest=row_tokens.rest[:-1]) if rollout.truncated else row_tokens
+        prompt = replace(rollout.prompt, ids=row_tokens.prompt)
         whole.append(
             replace(row, rollout=replace(rollout, prompt=prompt, row=tokens_of, logps=[0.0] * len(tokens_of.rest)))
         )

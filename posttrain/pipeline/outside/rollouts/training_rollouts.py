@@ -31,32 +31,32 @@ _SAMPLING: Final = {"temperature": 1.0, "top_p": 1.0, "top_k": None}
 class Rollouts:
     """The rollouts of a run of `external.rollouts`."""
 
-    def __init__(self, found: Sequence[Sampled], weights: Mapping[str, float], name: str, section: str) -> None:
-        if not found:
+    def __init__(self, rollouts: Sequence[Sampled], weights: Mapping[str, float], name: str, section: str) -> None:
+        if not rollouts:
             what, fix = "no rollouts were found in what the command wrote", "Write or copy the files into {out}"
             raise DataError(what=what, where=f"{section}.command", fix=fix)
-        self._found, self._weights, self._name = found, weights, name
-        self._rewards = sorted({reward for sampled in found for reward in sampled.scores})
+        self._rollouts, self._weights, self._name = rollouts, weights, name
+        self._rewards = sorted({reward for sampled in rollouts for reward in sampled.scores})
         unknown = next((reward for reward in weights if reward not in self._rewards), None)
         if unknown is not None:
             what = f"no rollout has a reward '{unknown}'; there are {', '.join(self._rewards) or 'none'}"
             raise ParamsError(what=what, where=f"{section}.rewards", fix=did_you_mean(unknown, self._rewards))
-        runs = [len(list(some)) for _, some in groupby(found, key=lambda sampled: sampled.group)]
+        runs = [len(list(some)) for _, some in groupby(rollouts, key=lambda sampled: sampled.group)]
         self._size = math.gcd(*runs)  # a prompt that was drawn twice in a row is two draws
 
     def write(self, folder: Path, prompts: Path | None, vocabulary: str) -> None:
         """Write the checked parts and their summary. `prompts`: the table with the prompts."""
         known = _prompts(prompts)
-        rows = [self._row(nth, sampled, known) for nth, sampled in enumerate(self._found)]
+        rows = [self._row(number, sampled, known) for number, sampled in enumerate(self._rollouts)]
         whole = all(row["mask"] for row in rows if row["reward"] is not None)
         each = _PART // self._size * self._size or self._size
         with atomic_path(folder) as made:
-            for nth, start in enumerate(range(0, len(rows), each)):
+            for number, start in enumerate(range(0, len(rows), each)):
                 part = rows[start : start + each]
                 frame = pl.DataFrame(
                     [pl.Series(key, [row[key] for row in part], dtype=kind) for key, kind in _SCHEMA.items()]
                 )
-                file = f"part-{nth:05d}.parquet"
+                file = f"part-{number:05d}.parquet"
                 table = check_table(with_ids(frame, "training_rollouts"), "training_rollouts", folder / file)
                 write_parquet(table, made / file)
             write_json(
@@ -69,10 +69,10 @@ class Rollouts:
             )  # fmt: skip
 
     def curve(self) -> list[dict[str, float]]:
-        """Return the metrics of each round. A mean is over the rows with a known value."""
+        """Return the metrics of each round. Means skip rows without a value."""
         return [
             {"step": number, **self._figures(list(some))}
-            for number, some in groupby(sorted(self._found, key=lambda one: one.round), key=lambda one: one.round)
+            for number, some in groupby(sorted(self._rollouts, key=lambda one: one.round), key=lambda one: one.round)
         ]
 
     def _figures(self, some: Sequence[Sampled]) -> dict[str, float]:
@@ -115,7 +115,7 @@ class Rollouts:
             return None
         return math.fsum(weights[name] * score.value for name, score in counted.items())
 
-    def _row(self, nth: int, sampled: Sampled, known: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    def _row(self, number: int, sampled: Sampled, known: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
         prompt = [{"role": role, "content": content} for role, content in sampled.prompt]
         asked = "\n\n".join(turn["content"] for turn in prompt if turn["role"] == "user") or prompt[-1]["content"]
         key, problem = known.get(canonical(prompt), (digest(canonical(prompt)), asked))
@@ -123,7 +123,7 @@ class Rollouts:
         sampling = {key: value for key, value in sampled.sampling.items() if value is not None}
         return {
             "prompt_id": key, "problem": problem, "task": sampled.task, "round": sampled.round, "attempt": 0,
-            "draw": nth // self._size, "sample": nth % self._size, "step": sampled.step,
+            "draw": number // self._size, "sample": number % self._size, "step": sampled.step,
             "version": sampled.version or f"{self._name} round {sampled.round}", "seed": 0,
             "sampling": canonical({**_SAMPLING, "max_tokens": sampled.length, **sampling}),
             "prompt_ids": tokens.prompt if tokens else None, "completion": sampled.completion,

@@ -41,7 +41,9 @@ def test_the_base_is_a_model_of_the_hub(lineage: Lineage) -> None:
     Path("models/whole").mkdir()
     assert hub_base(Path("models/whole"), lineage) is None
     other = adapter("models/base/own")
-    with pytest.raises(ModelError, match=r"it is an adapter of models/base/own, which is not a run of base\.hub"):
+    with pytest.raises(
+        ModelError, match=r"it is an adapter of models/base/own, which was not made by a run of base\.hub"
+    ):
         hub_base(other, lineage)
     assert push_note(other, lineage).startswith("note: `posttrain push --to` will reject it: it is an adapter of")
 

@@ -21,7 +21,7 @@ def test_a_model_is_pushed_or_written_as_a_file(monkeypatch: pytest.MonkeyPatch)
     assert said("--to", "hf:a/b", "--public", "--dry-run") == "push ('grpo', 'hf:a/b', 'public', 'show')"
     assert said("--gguf", "a.gguf") == "export ('grpo', 'gguf', 'a.gguf', 'float16')"
     assert said("--export", "mine", "a.x", "--dtype", "float32") == "export ('grpo', 'mine', 'a.x', 'float32')"
-    with pytest.raises(ParamsError, match="it belongs to --to"):
+    with pytest.raises(ParamsError, match="it works only with --to"):
         said("--gguf", "a.gguf", "--dry-run")
-    with pytest.raises(ParamsError, match="it belongs to --gguf"):
+    with pytest.raises(ParamsError, match="it works only with --gguf"):
         said("--to", "hf:a/b", "--dtype", "float32")

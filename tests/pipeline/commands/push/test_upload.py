@@ -48,5 +48,5 @@ def test_names_of_repositories(monkeypatch: pytest.MonkeyPatch) -> None:
     assert module._names(SimpleNamespace(siblings=None)) == []
     assert module._deleted(["a", "b/c"]) == "     deleted  a\n     deleted  b/c\n" and module._deleted([]) == ""
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    with pytest.raises(PipelineError, match="there is no token"):
+    with pytest.raises(PipelineError, match="no token was found"):
         upload("a/b", {}, "private")

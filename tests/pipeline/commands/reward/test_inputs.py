@@ -52,5 +52,5 @@ def test_the_context_of_a_run() -> None:
         settings.rollout.sampling.max_tokens,
     )
     assert module._text("sft/main", settings) is None
-    with pytest.raises(ParamsError, match="names no rewards"):
+    with pytest.raises(ParamsError, match="has no rewards"):
         module._settings("sft.runs.a")

@@ -143,7 +143,7 @@ def test_what_is_no_judge_and_no_table_of_labels(project: Path) -> None:
     with pytest.raises(DataError, match="mine/chat: no such table"):
         judge_agreement("mine/chat", "online.runs.a.reward.judge", "correct", 200, 0.5)
     (project / "data/mine/chat.parquet").touch()
-    with pytest.raises(DataError, match="only tables of feedback and of rollouts have labels"):
+    with pytest.raises(DataError, match="only feedback and rollout tables have labels"):
         judge_agreement("mine/chat", "online.runs.a.reward.judge", "correct", 200, 0.5)
 
 

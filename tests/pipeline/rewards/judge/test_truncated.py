@@ -130,7 +130,7 @@ def test_values_that_would_pay_for_being_cut_off_are_refused() -> None:
     served = {"url": "http://h/v1", "model": "m"}
     with pytest.raises(ParamsError, match=r"truncated: 0\.5 is above 0, so .* Write 0 or less, or score"):
         check(JudgeOptions, {**served, "truncated": 0.5}, where="judge")
-    with pytest.raises(ParamsError, match=r"truncated: -1\.0 is not the value of a match\. Write 0\.0 or score"):
+    with pytest.raises(ParamsError, match=r"truncated: -1\.0 cannot be the value of a match\. Use 0\.0 or score"):
         check(PairJudge, {**served, "truncated": -1.0}, where="judge")
     assert check(PairJudge, {**served, "truncated": "score"}, where="judge").most_if_cut is None
 
