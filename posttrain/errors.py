@@ -82,9 +82,9 @@ def from_system(error: OSError, where: str) -> PipelineError:
     """Return an operating system error in our words. Raise a library's own OSError, without a number, again."""
     if error.errno is None:
         raise error
-    fix = "Fix the file, its folder or their rights and run it again"
+    fix = "Fix the file, its folder or their permissions and run it again"
     if error.errno in DISK_FULL:
-        fix = "Free some disk space and run it again; what was there before is kept"
+        fix = "Free some disk space and run it again; earlier files are unchanged"
     elif lacks_resources(error):
         fix = FREE_MEMORY
     return PipelineError(what=str(error.strerror), where=str(error.filename or where), fix=fix)

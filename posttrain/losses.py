@@ -383,8 +383,10 @@ def _token_logprobs(
     states: Tensor, head: Head | ModuleHead, tokens: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     if states.shape[:-1] != tokens.shape:
-        what = f"they predict {tuple(states.shape[:-1])} tokens, and the tokens are {tuple(tokens.shape)}"
-        fix = "Shift those of a causal model by one: [:, :-1] predicts ids[:, 1:]"
+        what = (
+            f"they predict tokens of shape {tuple(states.shape[:-1])}, but the tokens have shape {tuple(tokens.shape)}"
+        )
+        fix = "Shift a causal model's output by one: [:, :-1] predicts ids[:, 1:]"
         raise ParamsError(what=what, where="logits or hidden states", fix=fix)
     logp, entropy = token_logp(states.flatten(0, -2), head, tokens.flatten(), temperature)
     return logp.view(tokens.shape), entropy.view(tokens.shape)

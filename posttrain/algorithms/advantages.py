@@ -61,7 +61,7 @@ def whiten(advantage_N: Tensor, weight_N: Tensor, eps: float = 1e-8) -> Tensor:
 def check_group_size(count_B: Tensor, name: str) -> None:
     """Reject groups of one sample."""
     if count_B.numel() and bool((count_B < 2).any()):
-        raise ValueError(f"{name}: a group of one sample has nothing to compare with")
+        raise ValueError(f"{name}: each group needs at least two samples to compare")
 
 
 @dataclass(frozen=True)

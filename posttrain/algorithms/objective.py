@@ -58,7 +58,7 @@ class Moving(Options):
 
     moves: ClassVar[Mapping[str, str]] = {}
     """Number -> the option with its end value."""
-    steps: int | None = Field(None, ge=1, description="with `end`: optimizer steps until it is reached")
+    steps: int | None = Field(None, ge=1, description="with `end`: optimizer steps until `end` is reached")
 
     @property
     def ends(self) -> dict[str, float]:
@@ -69,9 +69,11 @@ class Moving(Options):
     def _goes_to_an_end(self) -> Self:
         if bool(self.ends) != (self.steps is not None):
             ends = " or ".join(self.moves.values())
-            raise ValueError(f"{ends} and steps are read together. Set both, or neither")
+            raise ValueError(f"{ends} and steps only work together. Set both, or neither")
         if still := [name for name in self.ends if getattr(self, name) is None]:
-            raise ValueError(f"{self.moves[still[0]]} is set, and {still[0]} is null, where no line begins. Set both")
+            raise ValueError(
+                f"{self.moves[still[0]]} is set but {still[0]} is null, so there is no start value. Set both"
+            )
         return self
 
     def at(self, step: float) -> Self:

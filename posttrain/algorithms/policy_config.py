@@ -30,18 +30,18 @@ class KlOptions(Moving):
         None, gt=0, description="adaptive beta: the target KL per sequence; null: beta is fixed"
     )
     horizon: int = Field(
-        HORIZON, ge=1, description="with target: number of samples over which beta may change by its own size"
+        HORIZON, ge=1, description="with target: a larger horizon (number of samples) changes beta more slowly"
     )
     end: float | None = Field(None, ge=0, description="beta changes linearly to this value; null: beta is fixed")
 
     @model_validator(mode="after")
     def _follows_a_target(self) -> KlOptions:
         if self.target is None and self.horizon != HORIZON:
-            raise ValueError("horizon is read only with a target. Remove horizon, or set target")
+            raise ValueError("horizon only works with a target. Remove horizon, or set target")
         if self.target is not None and self.end is not None:
-            raise ValueError("beta follows a target or goes to an end. Remove one of them")
+            raise ValueError("`target` and `end` both change beta. Remove one of them")
         if self.target is not None and self.beta == 0:
-            raise ValueError("target multiplies beta, so from 0 it never moves. Use a beta above 0, or target null")
+            raise ValueError("target multiplies beta, so a beta of 0 would stay 0. Use a beta above 0, or target null")
         return self
 
 
@@ -145,7 +145,10 @@ class PolicyConfig(Params):
     @classmethod
     def _is_a_choice(cls, correction: Any) -> Any:
         if isinstance(correction, int | float):
-            raise ValueError(f"a number was the cap of the weights. Write {{type: truncate, high: {correction:g}}} now")  # noqa: TRY004
+            raise ValueError(  # noqa: TRY004
+                f"a plain number is no longer accepted; it was the upper bound of the weights. Write "
+                f"{{type: truncate, high: {correction:g}}} now"
+            )
         return correction
 
     @field_validator("overlong")
@@ -153,8 +156,8 @@ class PolicyConfig(Params):
     def _is_a_fraction(cls, overlong: float | None) -> float | None:
         if overlong is not None and overlong >= 1:
             raise ValueError(
-                f"{overlong:g} is a number of tokens, as in earlier versions, and this is a fraction of "
-                f"rollout.sampling.max_tokens now. Write {overlong:g} / max_tokens, or 0.2 as in DAPO"
+                f"{overlong:g} is a number of tokens, but this setting is now a fraction of "
+                f"rollout.sampling.max_tokens. Write {overlong:g} / max_tokens, or 0.2 as in DAPO"
             )
         return overlong
 

@@ -38,9 +38,9 @@ def refuse_no_rows(given: Any, argument: str, what: str = "rows") -> None:
             what=f"this is one row, not a list of {what}", where=argument, fix=f"Write [{short_repr(given)}]"
         )
     if hasattr(given, "to_dicts"):
-        raise DataError(what="this is a table of polars", where=argument, fix=f"Give {argument}.to_dicts()")
+        raise DataError(what="this is a polars table", where=argument, fix=f"Give {argument}.to_dicts()")
     if hasattr(given, "to_dict") and hasattr(given, "columns"):
-        raise DataError(what="this is a table of pandas", where=argument, fix=f'Give {argument}.to_dict("records")')
+        raise DataError(what="this is a pandas table", where=argument, fix=f'Give {argument}.to_dict("records")')
     if not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
         shown = "None" if given is None else f"of the type {type(given).__name__}"
         raise DataError(what=f"this is {shown}, not a list of {what}", where=argument, fix=fix)
@@ -92,8 +92,10 @@ def model_folder(path: Any, argument: str) -> Path:
 def check_config(config: Any, kind: type[Any], call: str, others: Mapping[str, tuple[Any, Any]]) -> None:
     """Reject a config of another class, and other arguments next to it; `others`: name -> (given, default)."""
     if not isinstance(config, kind):
-        what = f"it is a {type(config).__name__}, and {call} takes a {kind.__name__}"
-        raise ParamsError(what=what, where="config", fix="Use the call that its class is for (docs/reference/api.md)")
+        what = f"it is a {type(config).__name__}, but {call} expects a {kind.__name__}"
+        raise ParamsError(
+            what=what, where="config", fix="Use the function for this config class (docs/reference/api.md)"
+        )
     if twice := [name for name, (given, default) in others.items() if given != default]:
-        what = f"config has all settings, so {', '.join(twice)} would be ignored"
+        what = f"config already contains all settings, so {', '.join(twice)} would be ignored"
         raise ParamsError(what=what, where="config", fix=f"Give config alone, or {', '.join(others)} without it")

@@ -25,7 +25,7 @@ def frozen(model: Any, tokenizer: Any, config: FrozenSampling) -> Iterator[Sampl
         yield model
         return
     if tokenizer is None:
-        raise ParamsError(what="a model of transformers needs its tokenizer", where="tokenizer", fix="Give it")
+        raise ParamsError(what="a transformers model needs its tokenizer", where="tokenizer", fix="Give it")
     if config.engine != "builtin":
         what, fix = "it loads the model itself", "Load it with posttrain.load_frozen(folder, config), and give that"
         raise ParamsError(what=what, where="config.engine", fix=fix)

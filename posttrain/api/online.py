@@ -184,7 +184,7 @@ def _params(
     """Return the settings of the run, read like a run in params.yaml."""
     given = dict(settings or {})
     if twice := [key for key in ARGUMENTS if key in given]:
-        what = "it is an argument of the call"
+        what = "it is an argument of the function, not a setting"
         raise ParamsError(what=what, where=f"settings.{twice[0]}", fix=f"Give `{ARGUMENTS[twice[0]]}`")
     if reward is None:
         raise ParamsError(what="there is no reward", where="reward", fix="Give a function of rollouts, or a config")

@@ -22,7 +22,7 @@ def check_rows(text: ChatText, lengths: Sequence[int], argument: str) -> None:
     longest = max(lengths, default=0)
     if text.context is not None and longest > text.context:
         place = lengths.index(longest)
-        what = f"{longest} tokens are longer than the model's context of {text.context}"
+        what = f"it has {longest} tokens, more than the model's context of {text.context}"
         raise DataError(what=what, where=f"{argument}[{place}]", fix="Shorten it or leave it out")
 
 
@@ -32,8 +32,8 @@ def own_model(model: Any) -> Any:
         return model
     active = model.active_peft_config
     if active.is_prompt_learning:
-        what = f"peft's {active.peft_type.value} adds virtual tokens, which posttrain neither trains nor samples with"
-        raise ModelError(what=what, where="model", fix="Use an adapter of layers, e.g. peft.LoraConfig")
+        what = f"peft's {active.peft_type.value} adds virtual tokens, which posttrain cannot train or sample with"
+        raise ModelError(what=what, where="model", fix="Use an adapter on layers, e.g. peft.LoraConfig")
     return model.get_base_model()
 
 

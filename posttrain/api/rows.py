@@ -58,7 +58,7 @@ def config_of(
         likelihood = check(LikelihoodConfig, own, where="sft", file="settings")
         return check(SftConfig, {**values, **most, "objective": likelihood}, where="train_model", file="arguments")
     if algorithm not in PREFERENCE_ROWS and _learns_from_samples(algorithm):
-        what = f"'{algorithm}' learns from its own samples, and train_model from rows in memory"
+        what = f"'{algorithm}' trains on the policy's samples, but train_model trains on given rows"
         fix = "Use posttrain.train_online, or posttrain.losses.policy_loss in your own loop"
         raise ParamsError(what=what, where="algorithm", fix=fix)
     return PreferenceTraining.preset(algorithm, **{**values, **most, **own})
@@ -97,9 +97,9 @@ def examples_of(
         answered = [row for example in examples for row in example.rows]
         longest = max(len(row.prompt) for row in answered) + max(len(row.rest) for row in answered)
         if longest > text.context:
-            what = "prompts are also answered with other rows' answers, which makes rows of up to "
+            what = "prompts are paired with answers of other rows too, which makes rows of up to "
             what += f"{longest} tokens, more than the model's context of {text.context}"
-            raise DataError(what=what, where=argument, fix="Shorten or leave out the longest")
+            raise DataError(what=what, where=argument, fix="Shorten or remove the longest rows")
     return examples
 
 

@@ -61,7 +61,7 @@ def score(model: Any, tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> list
     model = own_model(model)
     if not is_scorer(model):
         fix = "Use posttrain.reward_model(model), or load one with posttrain.load_reward_model"
-        raise ModelError(what="it is a language model, which has no score", where="model", fix=fix)
+        raise ModelError(what="it is a language model, which does not compute scores", where="model", fix=fix)
     if getattr(model.config, WHOLE_TEXT, False):
         what = "it scores whole conversations, since another library trained it"
         raise ModelError(what=what, where="model", fix="Use it as the reward `model` of a pipeline (docs/rewards.md)")

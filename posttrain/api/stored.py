@@ -72,7 +72,7 @@ def _read(rollouts: str | Path, text: ChatText, config: OfflineConfig) -> Logged
     check_format(written, FORMAT, str(folder / SUMMARY), DataError)
     if stored != "full" or ends is not None:
         fix = "Train again with rollouts: full and a higher rollouts_gb"
-        raise DataError(what="not all rollouts have their text", where=str(folder), fix=fix)
+        raise DataError(what="some rollouts were stored without text", where=str(folder), fix=fix)
     if table.height != rows:
         what = f"{table.height:,} of {rows:,} rollouts are there"
         raise DataError(what=what, where=str(folder), fix="Copy the folder again")

@@ -73,7 +73,7 @@ def distill(
     check_config(params, StudentConfig, NAME, {} if config is None else {**given, "seed": (seed, 0)})
     if (share := getattr(params, "own", 1.0)) < 1 and not demonstrations:
         what = f"own = {share} learns from given answers too, and there are none"
-        raise ParamsError(what=what, where="demonstrations", fix="Give rows of sft, or set own: 1")
+        raise ParamsError(what=what, where="demonstrations", fix="Give sft rows, or set own: 1")
     named = _named(teacher, model, params)
 
     def teach(text: ChatText, models: ModelSet, asked: Sequence[Prompt]) -> Sequence[Teacher]:
@@ -123,7 +123,7 @@ def _named(teacher: Any, model: Any, config: StudentConfig) -> dict[str, Any]:
         return {}
     several = teacher if isinstance(teacher, Mapping) else {TEACHER: teacher}
     if not several:
-        raise ParamsError(what="there are no teachers in it", where="teacher", fix="Give at least one")
+        raise ParamsError(what="it contains no teachers", where="teacher", fix="Give at least one")
     found = {}
     for name, one in several.items():
         where = f"teacher.{name}" if isinstance(teacher, Mapping) else "teacher"

@@ -43,7 +43,7 @@ def training_prompts(prompts: pl.DataFrame, table: Path) -> pl.DataFrame:
     rows = prompts.filter(split="train")
     if rows.is_empty():
         what = f"it has no training prompts, only {', '.join(sorted(set(prompts['split'])))}"
-        raise DataError(what=what, where=str(table), fix="Name a file with the training prompts too (docs/data.md)")
+        raise DataError(what=what, where=str(table), fix="Add a file with training prompts (docs/data.md)")
     return rows
 
 

@@ -30,7 +30,7 @@ def encode_in_context(
     examples = [{"role": turn.role, "content": turn.content} for turn in context if turn.role != "system"]
     asked = {turn["content"] for turn in examples if turn["role"] == "user"}
     if known := next((prompt for prompt in prompts if prompt.messages[-1]["content"] in asked), None):
-        what = f"an example is a prompt that is measured, {known.id}: {excerpt(known.messages[-1]['content'], 60)}"
+        what = f"an example is also an evaluation prompt, {known.id}: {excerpt(known.messages[-1]['content'], 60)}"
         raise DataError(what=what, where=where, fix="Take examples from the split train")
     whole = []
     for prompt in prompts:

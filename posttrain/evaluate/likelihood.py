@@ -180,9 +180,9 @@ def _answers(text: ChatText, asked: Sequence[tuple[Prompt, str]]) -> list[Rollou
     if text.context is not None and (longest := max(map(len, rows), default=0)) > text.context:
         prompt, _ = asked[max(range(len(rows)), key=lambda place: len(rows[place]))]
         what = (
-            f"prompt {prompt.id} and an answer have {longest} tokens, more than the model's context of {text.context}"
+            f"prompt {prompt.id} and its answer have {longest} tokens, more than the model's context of {text.context}"
         )
-        raise DataError(what=what, where="evaluate.runs", fix="Leave long prompts out of the table")
+        raise DataError(what=what, where="evaluate.runs", fix="Remove long prompts from the table")
     return [
         Rollout(prompt, 0, row, (), answer, "stop", [{"role": "assistant", "content": answer}])
         for (prompt, answer), row in zip(asked, rows, strict=True)

@@ -25,12 +25,10 @@ class WatchRule(Params):
     every: int = Field(
         10,
         ge=1,
-        description="optimizer steps between evaluations; the start and the end are always evaluated; without "
-        "`watch` nothing is",
+        description="optimizer steps between evaluations; the start and the end are always evaluated. Without "
+        "`watch`, nothing is evaluated",
     )
-    keep: Literal["last", "best"] = Field(
-        "last", description="the weights that are saved: the last, or the best evaluation's"
-    )
+    keep: Literal["last", "best"] = Field("last", description="weights to save: last, or those of the best evaluation")
     patience: int | None = Field(
         None,
         ge=1,
@@ -38,8 +36,8 @@ class WatchRule(Params):
     )
     over_optimisation: Literal["warn", "stop"] = Field(
         "warn",
-        description="what to do if twice in a row, since the best evaluation, the training quantity has clearly "
-        "risen and a deciding reward has clearly fallen",
+        description="what to do about over-optimisation: in two consecutive evaluations, compared with the best, the "
+        "training quantity has clearly risen and a deciding reward has clearly fallen",
     )
 
 
@@ -142,7 +140,10 @@ class HeldoutWatch:
         since = f"since step {verdict.best.step} the {true.label} of held-out rows changed by {changed}"
         if self.history.over_optimised_at == step:  # said once
             what = f"OVER-OPTIMISATION at step {step}: {since}, while the {proxy.label} changed by "
-            fix = "Set watch.keep: best, or learn less, or from something better (docs/reports/over-optimisation.md)"
+            fix = (
+                "Set watch.keep: best, train for fewer steps, or use a better reward or better data "
+                "(docs/reports/over-optimisation.md)"
+            )
             print(f"{self.where}: {what}{verdict.proxy.shown(proxy.sign)}. {fix}", file=sys.stderr)
             self.ended = self.params.over_optimisation == "stop"
         patience = self.params.patience

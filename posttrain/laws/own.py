@@ -72,7 +72,7 @@ def check_module(module: str, *, as_json: bool = False, every: bool = False) -> 
     if not wrong:
         return json.dumps(document, indent=2) if as_json else "\n".join(lines)
     print("\n".join(lines))
-    fix = "docs/algorithms.md says what each law asks for"
+    fix = "docs/algorithms.md explains each law"
     names = ", ".join(one.name for one in wrong)
     what = f"laws fail for {len(wrong)} of {len(checked)} surrogates and losses: {names}"
     error = ParamsError(what=what, where=f"{module}.py", fix=fix)

@@ -47,7 +47,9 @@ def watch_stalls(stage: str) -> None:
     """Start a thread that reports once if no phase begins or ends and no work advances."""
     given = os.environ.get(SETTING) or str(MINUTES)
     if not re.fullmatch(r"\d+(\.\d+)?", given):
-        raise ParamsError(what=f"{SETTING} = {given:.40}", where="environment", fix="Give minutes, e.g. 10; 0: never")
+        raise ParamsError(
+            what=f"{SETTING} = {given:.40}", where="environment", fix="Give minutes, e.g. 10, or 0 for never"
+        )
     if (minutes := float(given)) > 0:
         threading.Thread(target=_watch, args=(stage, minutes * 60), daemon=True).start()
 

@@ -118,7 +118,7 @@ def timings_table(folder: Path = FOLDER, stages: Collection[str] | None = None) 
     timings = [timing for timing in all_timings if stages is None or timing["stage"] in stages]
     timings.sort(key=lambda timing: -float(timing["total"]))
     if not timings:
-        fix = "Run a stage: each writes its timings when it ends"
+        fix = "Run a stage; each stage writes its timings when it ends"
         raise PipelineError(what="no timings found", where=str(folder), fix=fix)
     names = (*NAMES, OTHER)
     every: dict[str, Any] = {

@@ -128,7 +128,7 @@ def capability(device: torch.device) -> tuple[int, int] | None:
 def in_bf16(precision: str, device: torch.device, family: str | None = None) -> bool:
     """Return whether a model of the family computes in bf16 on the device."""
     if precision == "bf16" and family in FLOAT32_ONLY:
-        what = f"models of the family {family} compute in float32 alone"
+        what = f"{family} models only support float32"
         raise ModelError(what=what, where="device.precision", fix="Use precision: fp32, or a model of another family")
     if precision != "auto":
         return precision == "bf16"
@@ -196,8 +196,8 @@ def repeatable() -> Iterator[None]:
     except RuntimeError as error:
         if "deterministic" not in str(error):
             raise
-        what = f"an operator of the backward pass gives other bits each time ({error!s:.200})"
-        fix = "Set device.deterministic: false: then a resumed run is another run"
+        what = f"an operation of the backward pass is not deterministic ({error!s:.200})"
+        fix = "Set device.deterministic: false; a resumed run may then differ from an uninterrupted run"
         raise ModelError(what=what, where="device.deterministic", fix=fix) from error
     finally:
         torch.use_deterministic_algorithms(mode=True, warn_only=True)

@@ -59,7 +59,7 @@ def verify_forward(model: Any, where: str) -> None:
         how = "its own cache" if model.has_own_cache else "no cache: slow"
         print(f"{where}: {type(model).__name__} {fault}: it runs in padded rows and samples with {how}")
     if head is not None and scaled is not None and not _close(head.logits(scaled[0]), scaled[1]):
-        what = f"the logits of {type(model).__name__} are more than its states times a matrix, capped and scaled"
+        what = f"{type(model).__name__} does not compute its logits as states times a matrix, capped and scaled"
         raise ModelError(what=what, where=where, fix=TESTED_FAMILY)
 
 

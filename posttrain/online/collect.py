@@ -210,10 +210,10 @@ class Collect:
 def _check_carried(rollouts: Sequence[Rollout], sampling: SamplingParams) -> None:
     """Reject samples without the data that log-probs depend on."""
     if isinstance(sampling, KeptSampling) and any(rollout.row.kept is None for rollout in rollouts):
-        what = "the samples do not say which tokens top_p and top_k left to sample from, which log-probs are over"
+        what = "the samples do not record which tokens top_p and top_k allowed, and log-probs need them"
         fix = "Use the built-in sampler, or top_p 1 and top_k null"
         raise DataError(what=what, where="rollout.sampling", fix=fix)
     if isinstance(sampling, RoutedSampling) and any(rollout.row.experts is None for rollout in rollouts):
-        what = "the samples do not say which experts they were computed with (rollouts/ does not store them)"
+        what = "the samples do not record which experts computed them (rollouts/ does not store experts)"
         fix = "Sample with engine vllm, or use true, which uses the policy's own experts"
         raise DataError(what=what, where="router.replay = sampler", fix=fix)

@@ -66,7 +66,7 @@ class WatchParams(WatchRule):
     prompts: int = Field(64, ge=2, description="prompts from the start of the split heldout")
     samples: int = Field(1, ge=1, description="samples per prompt, drawn with rollout.sampling")
     reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(
-        TRUE, description="the true reward; the reward of the run is the proxy that it is compared with"
+        TRUE, description="the true reward, compared with the run's reward (the proxy)"
     )
     metrics: Metrics = Field(
         {}, description="rewards that are measured but not counted: [NAME, ...] or {NAME: {its options}}"
@@ -110,10 +110,12 @@ class OnlineConfig(TrainingParams):
 
     rollouts: Stored = Field(
         "full",
-        description="whose text and tokens rollouts/ stores: all samples, those of one prompt in 20, or none; "
-        "numbers are always stored. `replay`, offline runs and regrading need full",
+        description="samples whose text and tokens are stored in rollouts/. full: all. sample: one prompt in 20. "
+        "Numbers are always stored. `replay`, offline runs and regrading need full",
     )
-    rollouts_gb: float = Field(1.0, gt=0, description="most gigabytes of rollouts/; beyond it only numbers are stored")
+    rollouts_gb: float = Field(
+        1.0, gt=0, description="maximum size of rollouts/ in GB; beyond it, only numbers are stored"
+    )
     watch: WatchParams | None = Field(None, description="evaluation during training (docs/watching.md); null: none")
 
     @classmethod
@@ -138,13 +140,15 @@ class OnlineConfig(TrainingParams):
         ENGINES[self.rollout.engine].refuse(self.rollout.engine, needs)
         parallel = [key for key in self.rollout.engine_args if key.replace("-", "_") == "pipeline_parallel_size"]
         if self.router.asks and parallel:
-            raise ValueError(f"rollout.engine_args.{parallel[0]}: vLLM gives no experts with it. Remove it")
+            raise ValueError(
+                f"rollout.engine_args.{parallel[0]}: vLLM does not report experts with this setting. Remove it"
+            )
         return self
 
     @model_validator(mode="after")
     def _renews_what_it_has(self) -> OnlineConfig:
         if self.renew_reference is not None and "ref_logp" not in self.needs:
-            raise ValueError("renew_reference is set, and the run has no reference. Set kl, or remove it")
+            raise ValueError("renew_reference is set, but the run has no reference. Set kl, or remove it")
         return self
 
     @model_validator(mode="after")
@@ -287,11 +291,13 @@ class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
         if isinstance(self.update, TrpoOptions) and (reason := trpo_refusal(self)):
             raise ValueError(reason)
         if self.overlong is not None and OVERLONG in self.reward:
-            raise ValueError("overlong is punished twice: by the setting and by the reward of that name. Remove one")
+            raise ValueError(
+                "overlong samples are penalised twice: by the setting and by the reward of that name. Remove one"
+            )
         if self.text != TextParams() and not self.ptx:
-            raise ValueError("text is read only where ptx is above 0, and ptx is 0 here. Remove text, or set ptx")
+            raise ValueError("text is only used if ptx is above 0, but ptx is 0. Remove text, or set ptx")
         if self.ptx and self.rollout.sampling.temperature != 1:
-            raise ValueError("ptx is the likelihood of text at temperature 1. Use rollout.sampling.temperature 1")
+            raise ValueError("ptx computes the likelihood of text at temperature 1. Set rollout.sampling.temperature 1")
         return self
 
     def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:

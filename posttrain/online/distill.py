@@ -78,8 +78,8 @@ class StudentConfig(OnlineConfig, TeacherConfig):
             raise ValueError("context_distill needs context: the system turn that only the teacher sees")
         if self.served is not None and self.temperature != 1:
             raise ValueError(
-                f"temperature = {self.temperature:g} needs the logits of all tokens, and served gives some "
-                "log-probs. Use 1"
+                f"temperature = {self.temperature:g} needs the logits of all tokens, but served returns only some "
+                f"log-probs. Use 1"
             )
         return self
 
@@ -118,7 +118,7 @@ class DistillTraining(StudentConfig, RowLimit, DistillRunConfig):
     @model_validator(mode="after")
     def _samples_each_round(self) -> DistillTraining:
         if self.own < 1 and self.rollout.ahead:
-            raise ValueError(f"own = {self.own} skips rounds, and rollout.ahead 1 samples each of them. Use ahead 0")
+            raise ValueError(f"own = {self.own} skips rounds, but rollout.ahead 1 samples every round. Use ahead 0")
         return self
 
     def objective(self) -> Objective:
@@ -154,7 +154,7 @@ class TaughtTraining(StudentConfig, OnlinePolicyConfig, TaughtConfig):
     @model_validator(mode="after")
     def _can_have_a_teacher(self) -> TaughtTraining:
         if isinstance(self.update, TrpoOptions):
-            raise ValueError("update = trpo: its step is bounded by the policy's loss alone. Use adamw")  # noqa: TRY004
+            raise ValueError("update = trpo: its step is bounded only by the policy's loss. Use adamw")  # noqa: TRY004
         return self
 
     def objective(self) -> Objective:

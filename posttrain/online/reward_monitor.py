@@ -92,7 +92,7 @@ class RewardMonitor:
             self._in_a_row[problem] = self._in_a_row[problem] + 1 if found and not solved else 0
             count = self._in_a_row[problem]
             if self._patience is not None and count >= self._patience:
-                what = f"{self._said(problem, count)}. The run ends, as patience = {self._patience}"
+                what = f"{self._said(problem, count)}. The run ends, because patience = {self._patience}"
                 if self.raises:
                     raise TrainingError(what=what, where=self._name, fix=FIXES[problem])
                 if not self.ended:
@@ -106,7 +106,7 @@ class RewardMonitor:
         fraction = self._zero_variance / max(self._groups, 1)
         if self._compares and fraction >= MAX_ZERO_VARIANCE:
             what = (
-                f"in {fraction:.0%} of all {self._groups} groups the rewards were equal (groups_with_signal), so they "
+                f"in {fraction:.0%} of all {self._groups} groups, all rewards were equal (groups_with_signal), so they "
             )
             self._warn(f"{what}give no gradient (mean reward {self._mean():.3g})", FIXES["agree"])
 

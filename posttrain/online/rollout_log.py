@@ -285,7 +285,7 @@ class RolloutLog:
         try:
             return decode(self._file(first))
         except DECODE_ERRORS as error:
-            fix = f"Remove {self._folder}, and run it again: it then begins at its first step"
+            fix = f"Remove {self._folder}, and run it again; the run then starts at its first step"
             raise CheckpointError(what=f"cannot be read ({error})", where=str(self._file(first)), fix=fix) from error
 
     def _parts(self) -> Iterator[list[int]]:

@@ -24,7 +24,7 @@ class Renewal(Params):
 
     every: int = Field(ge=1, description="rounds after which the reference is replaced by the current policy, e.g. 50")
     keep: float = Field(
-        0.0, ge=0, lt=1, description="share of its own weights that the reference keeps (an average); 0: a copy"
+        0.0, ge=0, lt=1, description="weight of the old reference in the new reference; 0: a copy of the policy"
     )
 
 
@@ -65,7 +65,7 @@ class RolloutParams(Params):
         refuse_sampling(self.engine, self.sampling, self.engine_args, self.engine_servers)
         if self.ahead and self.engine_args.get(SLEEP):
             raise ValueError(
-                f"engine_args.{SLEEP}: with ahead = 1 the servers sample while it trains. Use one of the two"
+                f"engine_args.{SLEEP}: with ahead = 1, the servers sample during training. Use one of the two"
             )
         return self
 

@@ -45,9 +45,12 @@ class ServedTeacher(Connection):
             found = self.run(self._all(rows))
         except NoReply as error:
             what = f"the teacher at {self._params.url} gives no log-probs ({error.status}: {error.reason})"
-            fix = "Repeat the stage when it answers: it continues from the last checkpoint"
+            fix = "Run the stage again when the teacher answers; it continues from the last checkpoint"
             if error.status == "error":
-                fix = "Serve a teacher with the student's vocabulary and room for its longest row, or lower served.top"
+                fix = (
+                    "Serve a teacher with the student's vocabulary and a context for its longest row, or lower "
+                    "served.top"
+                )
             raise ModelError(what=what, where=f"{self._where}.served", fix=fix) from error
         ids = torch.tensor([token for part, _ in found for token in part], dtype=torch.long)
         logps = torch.tensor([token for _, part in found for token in part])
@@ -96,7 +99,10 @@ class ServedTeacher(Connection):
         if sum(mine == theirs for mine, theirs in known) * 2 < len(texts):
             mine, theirs = next(((mine, theirs) for mine, theirs in known if mine != theirs), ("", "nothing"))
             what = f"the teacher's tokenizer is not that of {self._student}: a token is {mine!r} here, {theirs!r} there"
-            fix = "Serve one of the same family, learn by text (reward likelihood), or sample it and use sft"
+            fix = (
+                "Serve a teacher of the same family, use the reward likelihood, or sample the teacher and train "
+                "with sft"
+            )
             raise ParamsError(what=what, where=f"{self._where}.served", fix=fix)
 
 

@@ -69,7 +69,7 @@ class OfflineConfig(TrainingParams, PolicyConfig):
     def _learns_from_rollouts(self) -> OfflineConfig:
         refuse_dropout(self)
         if self.template:
-            raise ValueError("template is not read: stored rollouts have their tokens. Remove it")
+            raise ValueError("template has no effect, because stored rollouts contain tokens. Remove it")
         needs = self.objective(1).needs
         refused = [reason for column, reason in UNKNOWN.items() if column in needs]
         if CORRECTED not in needs and not self.surrogate_entry.of_sampler:
@@ -132,7 +132,7 @@ def logged_rollouts(
     `summary`: run.json next to the table; `vocabulary`: the vocabulary of the policy's tokenizer.
     """
     if summary["vocabulary"] != vocabulary:
-        what = "the rollouts were sampled with another tokenizer than the start model's"
+        what = "the rollouts were sampled with a different tokenizer than the start model's"
         raise DataError(what=what, where=where, fix="Start from the run's model or from its start")
     scored = table.filter(pl.col("reward").is_not_null())
     if grouped:
@@ -142,14 +142,18 @@ def logged_rollouts(
         raise DataError(what=what, where=where, fix="Use the rollouts of another run")
     samplings = [json.loads(sampling) for sampling in scored["sampling"].unique().to_list()]
     if len(temperatures := {sampling["temperature"] for sampling in samplings}) > 1:
-        what = f"the rollouts were sampled at temperatures {sorted(temperatures)}, and log-probs are at one"
+        what = f"the rollouts were sampled at temperatures {sorted(temperatures)}, but log-probs need one temperature"
         raise DataError(what=what, where=where, fix="Use rollouts of one temperature")
     cut = any(sampling["top_p"] < 1 or sampling["top_k"] for sampling in samplings)
     if cut and not set(DRAWN_FROM) <= set(scored.columns):
         what = (
-            "the rollouts do not have the tokens that top_p and top_k left to sample from: their algorithm needs none"
+            "the rollouts do not record the tokens that top_p and top_k allowed, because their algorithm does not "
+            "need them"
         )
-        fix = "Use the rollouts of a policy row (docs/reference/algorithms.md), or sample with top_p 1 and top_k null"
+        fix = (
+            "Use the rollouts of a policy algorithm (docs/reference/algorithms.md), or sample with top_p 1 and "
+            "top_k null"
+        )
         raise DataError(what=what, where=where, fix=fix)
     sizes = scored.group_by("draw", maintain_order=True).len()["len"]
     left = f"; {table.height - scored.height:,} without a reward are left out" if scored.height < table.height else ""
@@ -162,7 +166,7 @@ def logged_rollouts(
 def check_groups(config: OfflineConfig, logged: LoggedRollouts, where: str) -> None:
     """Raise an error if the groups are too small for the advantage."""
     if reason := group_refusal(config, max(size for _, size in logged.groups)):
-        raise ParamsError(what=reason, where=where, fix="The rollouts have no larger group")
+        raise ParamsError(what=reason, where=where, fix="The rollouts contain no larger group")
 
 
 class LoggedSource(BatchSource):

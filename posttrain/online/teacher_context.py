@@ -29,8 +29,8 @@ def prompts_in_context(
     """
     named = [name for _, name in _PLACE.findall(context) if name]
     if questions and named:
-        what = f"it has {{{named[0]}}}, which rows of demonstrations do not have"
-        raise DataError(what=what, where=where, fix="Learn from own samples alone (own: 1.0), or leave it out")
+        what = f"it has {{{named[0]}}}, but rows of demonstrations have no such field"
+        raise DataError(what=what, where=where, fix="Train only on the student's samples (own: 1.0), or remove it")
     asked = [
         (Conversation(prompt.messages, variables=prompt.variables), _filled(context, prompt, source, where))
         for prompt in prompts
@@ -42,8 +42,10 @@ def prompts_in_context(
     for ids, theirs, (talk, said) in zip(plain, framed, asked, strict=True):
         if found.setdefault(tuple(ids), theirs) != theirs:
             asks = excerpt(str(talk.messages[-1]["content"]))
-            what = f"rows of {source} ask the same, {asks}, and have different contexts, one of them {excerpt(said)}"
-            raise DataError(what=what, where=where, fix="Keep one row of each prompt, or leave values of rows out")
+            what = f"rows of {source} have the same prompt, {asks}, but different contexts, one of them {excerpt(said)}"
+            raise DataError(
+                what=what, where=where, fix="Keep one row of each prompt, or use no row values in the context"
+            )
     return found
 
 

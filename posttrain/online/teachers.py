@@ -82,7 +82,7 @@ def check_teacher(student: Student, teacher: Path | Any, name: str) -> None:
     """Reject a teacher with another vocabulary."""
     rows = _config(teacher).get_text_config().vocab_size
     if isinstance(teacher, Path) and student.text.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
-        what = f"has another tokenizer than {student.name}, so their tokens cannot be compared"
+        what = f"has a different tokenizer than {student.name}, so their tokens cannot be compared"
     elif rows != student.vocabulary:
         what = f"has {rows} embeddings and {student.name} has {student.vocabulary}, so their distributions cannot be "
         what += "compared"

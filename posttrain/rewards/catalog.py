@@ -89,7 +89,7 @@ def term(name: Any, value: Any) -> WeightedReward:
         raise ValueError(f"'{name}' is {excerpt(value, 80)}. Give a weight, or {{weight: 1.0, OPTION: ...}}")  # noqa: TRY004
     shared = TERM_KEYS | (WORKER_KEYS if reward.isolated else frozenset())
     if taken := sorted(shared & reward.options.model_fields.keys()):
-        raise ValueError(f"the options of '{kind}' have `{taken[0]}`, a key of every reward. Name the option otherwise")
+        raise ValueError(f"the options of '{kind}' have `{taken[0]}`, a key of every reward. Rename the option")
     own = {key: value[key] for key in value if key not in shared}
     for key in own.keys() - reward.options.model_fields.keys():
         if near := get_close_matches(str(key), sorted(shared), n=1):
@@ -151,7 +151,7 @@ MEASURED: Any = ["format"]
 def need_a_weight(terms: Mapping[str, WeightedReward]) -> Mapping[str, WeightedReward]:
     """Reject rewards that all have weight 0."""
     if not weights(terms):
-        raise ValueError("no reward has a weight other than 0. Name one, e.g. {correct: 1.0}")
+        raise ValueError("all rewards have weight 0. Give one another weight, e.g. {correct: 1.0}")
     return terms
 
 
@@ -170,7 +170,7 @@ def with_metrics(
 ) -> dict[str, WeightedReward]:
     """Return rewards and metrics together. Reject a name that both have."""
     if twice := sorted(terms.keys() & metrics.keys()):
-        fix = f"Remove it from metrics, or name it otherwise: {{other: {{type: {twice[0]}}}}}"
+        fix = f"Remove it from metrics, or rename it: {{other: {{type: {twice[0]}}}}}"
         raise ValueError(f"'{twice[0]}' is in reward and in metrics. {fix}")
     return {**terms, **metrics}
 
@@ -192,7 +192,7 @@ def need_reward_model(terms: Mapping[str, WeightedReward], reward_model: str) ->
 def refuse_unread_model(terms: Mapping[str, WeightedReward]) -> None:
     """Reject a reward model that no reward uses."""
     if not learned(terms):
-        what = f"no reward reads it: the rewards are {', '.join(terms)}"
+        what = f"no reward uses it; the rewards are {', '.join(terms)}"
         fix = 'Add the reward `model`, e.g. reward={"model": 1.0}, or remove reward_model'
         raise ParamsError(what=what, where="reward_model", fix=fix)
 
@@ -200,7 +200,7 @@ def refuse_unread_model(terms: Mapping[str, WeightedReward]) -> None:
 def refuse_learned(terms: Mapping[str, WeightedReward], fix: str) -> None:
     """Reject the reward `model` if the call gives no reward model."""
     if named := learned(terms):
-        what = f"the reward '{next(iter(named))}' is the score of a reward model, and none is given"
+        what = f"the reward '{next(iter(named))}' needs a reward model, but none is given"
         raise ParamsError(what=what, where="reward", fix=fix)
 
 

@@ -44,7 +44,7 @@ class CodeOptions(Params):
         5.0, gt=0, le=600, description="CPU seconds of a program; wall time may be four times as long"
     )
     memory_mib: int = Field(512, ge=64, le=65_536, description="address space of a program")
-    output_kib: int = Field(1024, ge=1, le=65_536, description="most output of a program")
+    output_kib: int = Field(1024, ge=1, le=65_536, description="maximum output of a program")
     scratch_mib: int = Field(16, ge=1, le=65_536, description="size of the folder that a program may write to")
     sandbox: str = Field(
         "kernel",
@@ -205,7 +205,7 @@ def _score_fn(options: CodeOptions, context: Context) -> ScoreFn:
     except SandboxError as error:
         raise RewardError(what=error.what, where=context.place, fix=error.fix) from error
     except SandboxFailed as error:
-        fix = "Run `python -m posttrain.sandbox`, which says what this machine gives"
+        fix = "Run `python -m posttrain.sandbox` to see what this machine supports"
         raise RewardError(what=str(error), where=context.place, fix=fix) from error
     own = [] if options.sandbox == "kernel" else [options.sandbox]
     held = ", ".join([*own, *(mechanisms if options.sandbox != "none" else [])])

@@ -20,7 +20,9 @@ def _two_or_more(terms: dict[str, WeightedReward]) -> dict[str, WeightedReward]:
         raise ValueError(f"it has {len(terms)} reward. Give two or more, e.g. {{correct: 1.0, model: 1.0}}")
     for name, term in terms.items():
         if term.gate or term.normalise:
-            raise ValueError(f"{name}: gate and normalise are of a sum, and these are asked in turn. Remove them")
+            raise ValueError(
+                f"{name}: gate and normalise apply to a sum, but these rewards are asked in turn. Remove them"
+            )
     return terms
 
 
@@ -40,7 +42,7 @@ class CascadeOptions(Params):
     def _bands(self) -> CascadeOptions:
         for name, band in self.unsure.items():
             if name not in list(self.of)[:-1]:
-                raise ValueError(f"unsure has '{name}', which is not in `of` or is the last there")
+                raise ValueError(f"unsure has '{name}', which is missing from `of` or is its last entry")
             if len(band) != 2 or band[0] > band[1]:
                 raise ValueError(f"unsure.{name} = {band}: write two numbers in order, e.g. [-0.5, 0.5]")
         return self

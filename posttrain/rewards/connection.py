@@ -57,7 +57,7 @@ class ConnectionParams(Params):
         300.0, gt=0, description="seconds without any reply after which the rest of a round fails"
     )
     concurrency: int = Field(8, ge=1, le=256, description="parallel requests")
-    per_minute: float | None = Field(None, gt=0, description="most requests per minute; null: no limit")
+    per_minute: float | None = Field(None, gt=0, description="maximum requests per minute; null: no limit")
 
     @field_validator("key", mode="before")
     @classmethod
@@ -75,16 +75,18 @@ class ConnectionParams(Params):
         except ValueError:
             plain = False
         if not plain or parts is None or parts.username or parts.password or parts.query or parts.fragment:
-            raise ValueError("give http(s)://HOST[:PORT]/PATH without login and '?'; a secret is named by `key`")
+            raise ValueError(
+                "give http(s)://HOST[:PORT]/PATH without login and '?'; `key` names the variable with the secret"
+            )
         if parts.path.rstrip("/").endswith("/completions"):
-            raise ValueError("what follows /v1 is added to it. Write http(s)://HOST[:PORT]/v1")
+            raise ValueError("posttrain adds the path after /v1. Write http(s)://HOST[:PORT]/v1")
         return url
 
     @field_validator("body")
     @classmethod
     def _leaves_the_question(cls, body: dict[str, Any]) -> dict[str, Any]:
         if decided := [name for name in DECIDED if name in body]:
-            raise ValueError(f"{decided[0]}: {DECIDED[decided[0]]} decides it. Remove it")
+            raise ValueError(f"{decided[0]}: {DECIDED[decided[0]]} sets it. Remove it")
         return body
 
 
@@ -229,7 +231,7 @@ class Connection:
             raise NoReply("error", f"HTTP {status}: {self._message(content)}")
         what, fix = f"{self._params.url} answers HTTP {status}", "Check url and model"
         if response.is_redirect:
-            fix = "It redirects, which is not followed: give the final address as url"
+            fix = "posttrain does not follow its redirect. Set url to the final address"
         elif status in (401, 403):
             name = self._params.key
             fix = f"Put a valid key into ${name}" if name else "Name the environment variable with its key: `key`"
@@ -274,7 +276,7 @@ def _secret(name: str, where: str) -> str:
         raise RewardError(what=what, where=where, fix=fix)
     if not (secret.isascii() and secret.isprintable() and " " not in secret):
         what = f"the value of the environment variable {name} cannot be a key: it has spaces or odd characters"
-        raise RewardError(what=what, where=where, fix="Set it to the key alone")
+        raise RewardError(what=what, where=where, fix="Set it to the key only")
     return secret
 
 

@@ -22,7 +22,7 @@ MAX_FAILED = 0.1
 
 def _some_are_scored(share: float) -> float:
     if share >= 1:
-        raise ValueError("nothing would have to be scored, and then there is nothing to learn. Use a number below 1")
+        raise ValueError("at 1, every completion may fail, which leaves nothing to train on. Use a number below 1")
     return share
 
 
@@ -102,8 +102,11 @@ class FailureLimit:
         first = next(((scored, *failed) for scored, failed in zip(rollouts, failures, strict=True) if failed), None)
         if first is not None:
             rollout, name, score = first
-            source = "as its task failed" if rollout.failed else f"by reward '{name}'"
-            what = f"{lost} of {count} completions could not be scored, the first {source} {_example(rollout, score)}"
+            source = "because its task failed" if rollout.failed else f"in reward '{name}'"
+            what = (
+                f"{lost} of {count} completions could not be scored; the first failed {source} "
+                f"{_example(rollout, score)}"
+            )
             nothing = "Nothing is left to learn from or to measure" if not kept else ""
             self._judge(recent, what, f"Fix the {'task' if rollout.failed else 'reward'}", nothing, "")
         for name in self._reward.only_measured:

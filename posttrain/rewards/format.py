@@ -45,9 +45,9 @@ class FormatOptions(NumericOptions):
     @model_validator(mode="after")
     def _one_form(self) -> FormatOptions:
         if self.tags is not None and self.template is not None:
-            raise ValueError("tags and template are two forms. Remove one of them")
+            raise ValueError("tags and template exclude each other. Remove one of them")
         if self.empty != "refuse" and self.tags is None:
-            raise ValueError("empty is read only with tags. Remove empty, or set tags")
+            raise ValueError("empty only works with tags. Remove empty, or set tags")
         if self.template is not None:
             from posttrain.rewards.patterns import valid_pattern  # few runs need the package behind it
 

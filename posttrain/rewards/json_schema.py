@@ -128,7 +128,7 @@ def _parts(value: dict[str, Any] | list[Any]) -> list[Any]:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name is there twice in an object")
+        raise ValueError("an object has a name twice")
     return found
 
 

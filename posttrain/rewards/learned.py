@@ -178,7 +178,7 @@ def _score_fn(options: ModelOptions, context: Context) -> ScoreFn:
     found = models_of(context.reward_model)
     model = context.reward_model if options.part is None and len(found) == 1 else found.get(options.part or "")
     if model is None:
-        what = f"reward_model = {context.reward_model} has the models {', '.join(found)}, and part is {options.part}"
+        what = f"reward_model = {context.reward_model} has the models {', '.join(found)}, but part is {options.part}"
         fix = f"Name one, e.g. NAME: {{type: model, part: {next(iter(found))}}}"
         raise RewardError(what=what, where=context.place, fix=fix)
     scorer, reduce = RewardModel(model, context.device, context.text, options=options), options.steps

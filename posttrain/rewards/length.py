@@ -44,7 +44,7 @@ class LengthOptions(Params):
         if (self.target is None) == (self.limit is None):
             raise ValueError("give either target or limit")
         if self.width is not None and self.target is None:
-            raise ValueError("width is read only with target. Remove width, or give target instead of limit")
+            raise ValueError("width only works with target. Remove width, or give target instead of limit")
         return self
 
     @property
@@ -84,7 +84,7 @@ class OverlongOptions(Params):
 def _overlong(options: OverlongOptions, context: Context) -> ScoreFn:
     longest = context.max_tokens
     if longest is None:
-        raise ValueError("sampling.max_tokens is not known here; `reward test` knows it with --run")
+        raise ValueError("sampling.max_tokens is not known here; run `reward test` with --run")
     return lambda rollouts: [
         Score(soft_overlong(len(ids), longest, options.fraction)) if (ids := completion_ids(rollout)) else NO_TOKENS
         for rollout in rollouts

@@ -38,7 +38,7 @@ def matches(pattern: str, text: str, match: Match) -> bool:
         found = compiled.search if match == "search" else compiled.fullmatch
         return found(text, timeout=SECONDS) is not None
     except TimeoutError as error:
-        what = f"matching {excerpt(pattern)} takes over {SECONDS:g} s of CPU time; avoid a repetition in a repetition"
+        what = f"matching {excerpt(pattern)} takes over {SECONDS:g} s of CPU time; avoid nested repetition"
         raise TimeoutError(what) from error
 
 
@@ -55,7 +55,7 @@ def valid_pattern(pattern: str) -> str:
     if len(pattern) > LONGEST:
         raise ValueError(f"{excerpt(pattern)} has {len(pattern):,} characters. Write at most {LONGEST:,}")
     if (size := written_out(pattern)) > MOST:
-        what = f"{excerpt(pattern)} is {size:,} characters long with its repeats written out"
+        what = f"{excerpt(pattern)} is {size:,} characters long when its repeats are expanded"
         raise ValueError(f"{what}, which takes gigabytes. Repeat at most {MOST:,} in all, or use + and *")
     try:
         _compiled(pattern)

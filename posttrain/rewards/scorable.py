@@ -134,7 +134,7 @@ def check_scorable(
         return
     named = " and ".join(f"'{name}'" for name in sorted(unread))
     reason = rollouts[0].scores[unread[0]].reason
-    what = f"none of {count or len(rollouts)} completions can be read by {named}: {reason}; the first is "
+    what = f"none of {count or len(rollouts)} completions could be scored by {named}: {reason}; the first is "
     what += f"{excerpt(rollouts[0].text, 100)}"
     fix = TEACH
     cut = sum(rollout.truncated for rollout in rollouts)

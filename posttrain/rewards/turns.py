@@ -76,7 +76,9 @@ def _of_steps(name: str, rollout: Rollout) -> Iterable[Sequence[float]]:
     if not steps and (score.status == "unparseable" or not score.value):
         return [(len(rollout.logps), score.value)] if score.value else []
     if not steps:
-        what = "its scores have no steps: it returned none, or the rollouts are stored ones, which do not keep them"
+        what = (
+            "its scores have no steps: it returned none, or the rollouts are stored, and stored rollouts have no steps"
+        )
         raise RewardError(what=what, where=f"reward '{name}'", fix="Return Score(value, steps=...), or sample again")
     return steps
 

@@ -33,6 +33,6 @@ def sampler_gap(
     gap = (own - torch.tensor([logp for rollout in some for logp in rollout.logps], dtype=torch.float64)).abs()
     mean = float(gap.mean())
     if not mean <= WORRYING[runtime.bf16]:
-        what = f"the engine's log-probs differ from the model's own by {mean:.3g} nats a token"
+        what = f"the engine's log-probs differ from the model's own by {mean:.3g} nats per token"
         print(f"{where}: {what} (docs/watching.md#sampler-and-trainer-agree)", file=sys.stderr)
     return {"sampler_gap": mean, "sampler_gap_max": float(gap.max())}

@@ -100,7 +100,7 @@ def refuse_sampling(name: EngineName, sampling: SamplingParams, args: EngineArgs
     """Raise if settings need a missing ability, or set options that posttrain sets to get the policy's log-probs."""
     _refuse_servers(name, servers)
     if args and ENGINES[name].sets is None:
-        raise ValueError(f"engine_args: engine {name} has no settings of its own. Remove them, or set engine: vllm")
+        raise ValueError(f"engine_args: engine {name} has no extra settings. Remove them, or set engine: vllm")
     for key, value in args.items():
         plain = key.replace("-", "_").partition(".")[0]
         if decided := (ENGINES[name].sets or {}).get(plain):
@@ -125,5 +125,8 @@ def _refuse_servers(name: EngineName, servers: Servers) -> None:
     gpus = [(host, gpu) for host, one in hosts for gpu in one]
     right = servers >= 1 if isinstance(servers, int) else servers and all(servers) and min(gpu for _, gpu in gpus) >= 0
     if not right or len(set(gpus)) < len(gpus):
-        what = f"expected how many, or the GPUs of each server, each GPU once on a host (their hosts: {HOSTS})"
+        what = (
+            f"expected the number of servers, or the GPUs of each server, each GPU once on a host (their hosts: "
+            f"{HOSTS})"
+        )
         raise ValueError(f"engine_servers = {servers}: {what}. Write e.g. 2, or [[1], [2, 3]]")

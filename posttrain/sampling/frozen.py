@@ -47,7 +47,7 @@ class FrozenSampling(Params, metaclass=Called):
     def _within_the_engine(self) -> FrozenSampling:
         refuse_sampling(self.engine, self.sampling, self.engine_args, self.engine_servers)
         if SLEEP in self.engine_args:
-            raise ValueError(f"engine_args.{SLEEP}: no training takes turns with this sampling. Remove it")
+            raise ValueError(f"engine_args.{SLEEP}: it only works in a rollout, between training steps. Remove it")
         return self
 
 

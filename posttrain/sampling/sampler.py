@@ -32,13 +32,13 @@ Finish = Literal["stop", "length"]
 class SamplingParams(Params):
     """How completions are sampled."""
 
-    max_tokens: int = Field(32, ge=1, description="most tokens of a completion, including its stop token")
+    max_tokens: int = Field(32, ge=1, description="maximum tokens of a completion, including its stop token")
     temperature: float = Field(1.0, ge=1e-4, le=10, description="divides the logits, in training too")
     top_p: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="sample from the fewest likeliest tokens with this total probability",
+        description="sample from the smallest set of likeliest tokens with this total probability",
     )
     top_k: int | None = Field(None, ge=1, description="sample from this many likeliest tokens; null: all")
     stop: list[str] = Field(

@@ -46,7 +46,7 @@ class Command:
     def __init__(self, words: str) -> None:
         self.words = shlex.split(words)
         if not self.words or shutil.which(self.words[0]) is None:
-            what = f"sandbox: '{words.partition(' ')[0]}' is neither kernel, none nor a command of this machine"
+            what = f"sandbox: '{words.partition(' ')[0]}' must be kernel, none or a command on this machine"
             raise SandboxError(what=what, fix="Install it, or correct `sandbox` (docs/rewards.md)")
         folder = Path(__file__).parent
         self._package = {f"sandbox/{file.name}": file.read_text(encoding="utf-8") for file in folder.glob("*.py")}

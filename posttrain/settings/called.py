@@ -30,7 +30,7 @@ class Called(ModelMetaclass):
             """
             named = cls.__name__
             if args:
-                what = f"it takes settings by name, and this call has {len(args)} without"
+                what = f"settings must be passed by name, but {len(args)} came without a name"
                 raise ParamsError(what=what, where=named, fix=f"Write {named}(seed=1), or {named}(**settings)")
             if "preset" in vars(cls):
                 return cls.preset(**given) if "algorithm" in given else _refuse_no_algorithm(cls, given)

@@ -57,9 +57,9 @@ class Params(BaseModel):
     def _meant(cls, value: Any) -> Any:
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if any(isinstance(part, int | float) and abs(part) > LARGEST for part in parts):
-            raise ValueError(f"{_shown(value)} is larger than anything that could be meant (the end is {LARGEST:.0e})")
+            raise ValueError(f"{_shown(value)} is too large (the limit is {LARGEST:.0e})")
         if any(isinstance(part, str) and HALF.search(part) for part in parts):
-            raise ValueError(f"{_shown(value)} holds a half of a character (a surrogate), which no text can")
+            raise ValueError(f"{_shown(value)} contains half a character (a surrogate), which is not valid text")
         return value
 
 

@@ -69,7 +69,7 @@ def _found(module: str, where: str) -> Path:
     if not file.is_file():
         found = file.relative_to(CUSTOM)
         if module.startswith("posttrain."):
-            fix = "It is the library's own, whose rows `pytest tests/library/laws -k NAME` tests in a clone"
+            fix = "It is part of the library; in a clone, `pytest tests/library/laws -k NAME` tests its rows"
             raise ParamsError(what=f"{module} is not a module of {CUSTOM}/", where=where, fix=fix)
         fix = f"Move {found} to {CUSTOM}/" if found.is_file() else f"Write MODULE:NAME for NAME in {CUSTOM}/MODULE.py"
         raise ParamsError(what=f"{file} not found", where=where, fix=fix)
@@ -171,7 +171,7 @@ def _imported(name: str, file: Path, where: str) -> Any:
     folder = str(CUSTOM.absolute())
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    fix = "Guard what only a script does by `if __name__ == '__main__':`"
+    fix = "Put code for scripts under `if __name__ == '__main__':`"
     own = str(file.absolute())
     if own in _UNFINISHED:
         raise ParamsError(what=f"{file}: {_UNFINISHED[own]}", where=where, fix=fix)

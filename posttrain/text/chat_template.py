@@ -175,7 +175,7 @@ class ChatTemplate:
         """Return (turn, position of its placeholder in the rendered text) for each turn with content."""
         nonempty = [i for i, turn in enumerate(messages) if _has_content(turn)]
         places = [frame.find(_MARK.format(i)) for i in nonempty]
-        fix = "Use a template that takes these turns, or change the conversation"
+        fix = "Use a template that accepts these turns, or change the conversation"
         if -1 in places:
             lost = nonempty[places.index(-1)]
             raise self.refusal(f"leaves out turn {lost + 1} ({messages[lost]['role']}) of", messages, fix)

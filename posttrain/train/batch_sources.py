@@ -41,7 +41,7 @@ class BatchSource(Protocol):
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
         if tensors:
-            raise ValueError(f"this source has no state, so {sorted(tensors)} belong to another one")
+            raise ValueError(f"this source has no state, so {sorted(tensors)} belong to another source")
 
 
 class WrappedSource(BatchSource):

@@ -132,13 +132,13 @@ def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
         check_format(int(plain["format"]), CHECKPOINTS, str(folder), PipelineError)
         if plain["format"] < CHECKPOINTS:
             what = f"made by an older posttrain (format {plain['format']}; this one resumes format {CHECKPOINTS})"
-            fix = f"Go on with the version that made it, or delete {folder.parent} to start from step 0"
+            fix = f"Continue with the version that made it, or delete {folder.parent} to start from step 0"
             raise PipelineError(what=what, where=str(folder), fix=fix)
         edits = plain["edits"]
         if not is_maker(plain["maker"]) or type(edits) is not list or {*map(type, edits)} - {str}:
-            raise CheckpointError(what="it does not say what made it", where=str(folder), fix=DELETE)
+            raise CheckpointError(what="it does not record what made it", where=str(folder), fix=DELETE)
         if (plain["mark"], step_name(plain["step"])) != (mark, folder.name):
-            what = f"it is step {plain['step']} of another run ({plain['mark']})"
+            what = f"it contains step {plain['step']} of another run ({plain['mark']})"
             raise CheckpointError(what=what, where=str(folder), fix=DELETE)
         tensors: Mapping[str, Tensor] = load_file(str(folder / TENSORS))
         if parts:
@@ -295,7 +295,9 @@ class FolderCheckpoints:
 
     def _not_written(self, fresh: Path, target: Path, error: Exception) -> CheckpointError:
         shutil.rmtree(fresh, ignore_errors=True)
-        fix = f"Free some disk space or fix the folder's rights, and run it again: it resumes from {self._newest()}"
+        fix = (
+            f"Free some disk space or fix the folder's permissions, and run it again; it resumes from {self._newest()}"
+        )
         return CheckpointError(what=f"cannot be written ({error})", where=str(target), fix=fix)
 
     @phase("load")
@@ -332,7 +334,7 @@ class FolderCheckpoints:
         free = shutil.disk_usage(self._folder).free
         if needed > free:
             amounts = f"{format_size(size)} each need {format_size(needed)}"
-            what = f"checkpoints of {amounts} of disk, and {format_size(free)} are free"
+            what = f"checkpoints of {amounts} of disk space, but {format_size(free)} are free"
             fix = f"Free some disk space{self._listed}, or make the folder a link to a larger disk"
             raise CheckpointError(what=what, where=str(self._above), fix=fix)
 
@@ -360,7 +362,7 @@ class FolderCheckpoints:
         """Return the edits since the run began, including new ones. Raise if the checkpoint may not be resumed."""
         if changed := differences(saved.plain["maker"], self._maker):
             what = f"step {saved.step} was saved with other code or packages: {', '.join(changed[:5])}"
-            fix = "Use those again, or remove the folder to start from step 0"
+            fix = "Use the earlier code and packages again, or remove the folder to start from step 0"
             raise PipelineError(what=what, where=str(folder.parent), fix=fix)
         return []
 

@@ -19,9 +19,9 @@ from posttrain.train.token_cache import Array, Rows
 class RowLimit(Params):
     """The longest row that is trained, and what happens to longer ones."""
 
-    max_tokens: int = Field(256, ge=8, description="most tokens of a row, including prompt and template")
+    max_tokens: int = Field(256, ge=8, description="maximum tokens of a row, including prompt and template")
     long_rows: Literal["drop", "cut"] = Field(
-        "drop", description="longer rows are left out, or cut at the end; a line reports how many"
+        "drop", description="drop longer rows, or cut them at the end; a line reports how many"
     )
 
 

@@ -23,7 +23,7 @@ class HeldoutRows(Params):
     heldout_rows: int = Field(
         1000,
         ge=1,
-        description="most held-out rows to evaluate; if there are more, always the same ones, chosen by id",
+        description="maximum number of held-out rows; if there are more, always the same rows, chosen by id",
     )
 
 

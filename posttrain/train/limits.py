@@ -78,7 +78,7 @@ def _beyond(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> Iterat
     row = rows[at]
     norm, usual = row.get("grad_norm", 0.0), _usual_gradient(limits, rows, at)
     if limits.gradient is not None and usual and norm > limits.gradient * usual:
-        what = f"the gradient explodes: its norm is {norm:.3g}, usually it was {usual:.3g}"
+        what = f"the gradient exploded: its norm is {norm:.3g}, usually it was {usual:.3g}"
         yield "gradient", what, "Lower optimizer.lr or raise optimizer.warmup"
     entropy = row.get("entropy")
     if limits.entropy is not None and entropy is not None and not entropy >= limits.entropy:

@@ -54,7 +54,7 @@ class TrainingParams(Params, metaclass=Called):
     optimizer: OptimizerParams = Field(default_factory=OptimizerParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
     micro_tokens: int = Field(
-        16_384, ge=64, description="most tokens in one forward pass (affects memory, not results)"
+        16_384, ge=64, description="maximum tokens in one forward pass (affects memory, not results)"
     )
     activations: Activations = Field(
         "keep",
@@ -98,14 +98,14 @@ class TrainingParams(Params, metaclass=Called):
             raise ValueError("optimizer.critic_first: the run has no critic, so nothing would be learned. Remove it")
         if self.compile and self.activations == "selective":
             raise ValueError(
-                "compile = true: compiled layers keep their own choice. Use activations: keep or recompute"
+                "compile = true: compiled layers choose their own activations. Use activations: keep or recompute"
             )
         return self
 
     @model_validator(mode="after")
     def _has_whole_matrices(self) -> TrainingParams:
         if self.optimizer.matrices == "muon" and (self.processes > 1 or self.adapter.type != "none"):
-            raise ValueError("optimizer.matrices = muon: it takes whole matrices. Use processes: 1 and adapter: none")
+            raise ValueError("optimizer.matrices = muon: it needs whole matrices. Use processes: 1 and adapter: none")
         return self
 
     @model_validator(mode="after")
@@ -117,7 +117,9 @@ class TrainingParams(Params, metaclass=Called):
         if self.adapter.type == "qlora":
             raise ValueError("processes: weights in 4 bits cannot be divided. Use adapter: lora, or processes: 1")
         if getattr(self.adapter, "dropout", 0.0) > 0:
-            raise ValueError("processes: each would drop other inputs. Set adapter.dropout: 0, or processes: 1")
+            raise ValueError(
+                "processes: each process would drop different inputs. Set adapter.dropout: 0, or processes: 1"
+            )
         return self
 
     @property

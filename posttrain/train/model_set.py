@@ -309,7 +309,7 @@ class ModelSet:
         pairs = [(mine, theirs) for mine, theirs in both if mine is not theirs and theirs.requires_grad]
         rounded = is_trained_in_bf16(self.policy) or any(own_part(mine).dtype != torch.float32 for mine, _ in pairs)
         if keep and rounded:
-            what = "an average of weights in bfloat16 would stand still: its steps are below their rounding"
+            what = "an average of bfloat16 weights would not change, because its steps are smaller than the rounding"
             raise ModelError(what=what, where="renew_reference.keep", fix="Use device.precision: fp32, or keep: 0")
         sharded = is_sharded(model)
         for mine, theirs in pairs:

@@ -56,7 +56,7 @@ class OptimizerParams(Params):
     @classmethod
     def _averages(cls, betas: list[float]) -> list[float]:
         if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"{betas} are shares of the past that an average keeps. Use numbers from 0 to below 1")
+            raise ValueError(f"{betas} are decay rates of averages. Use numbers from 0 to below 1")
         return betas
 
 

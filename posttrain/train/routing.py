@@ -106,11 +106,14 @@ def routers_of(model: Any, params: RouterParams, name: str) -> Routers:
     if not modules:
         if params.balance or params.replays:
             key = f"balance = {params.balance:g}" if params.balance else _setting(params)
-            what = f"router.{key} of {name}, and no routers were found in its model"
+            what = f"router.{key} is set for {name}, but its model has no routers"
             raise ParamsError(what=what, where=HOST.settings_file, fix="Remove it, or start from a mixture")
         return NO_ROUTERS
     if params.replays and runs_in_rows(model):
-        what = f"router.{_setting(params)} of {name}: its model cannot run packed, so its experts are not replayed"
+        what = (
+            f"router.{_setting(params)} is set for {name}, but its model cannot run packed, so experts cannot be "
+            f"replayed"
+        )
         raise ParamsError(what=what, where=HOST.settings_file, fix="Remove it")
     own = getattr(model.config.get_text_config(), "router_aux_loss_coef", None) or 0.0
     return Routers(model, modules, own if params.balance is None else params.balance, bool(params.replays))

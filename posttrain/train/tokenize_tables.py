@@ -139,6 +139,6 @@ def _completions(text: ChatText, frame: pl.DataFrame, where: str) -> MappedRows:
 
 def _rows(text: ChatText, frame: pl.DataFrame, encode: Any, how: str, where: str) -> MappedRows:
     if frame.is_empty():
-        fix = "Give both rows (heldout_share, or a column `split`)"
-        raise DataError(what="it has no rows of the split train, or none of heldout", where=where, fix=fix)
+        fix = "Give rows for both splits (heldout_share, or a column `split`)"
+        raise DataError(what="it has no rows in split train or none in split heldout", where=where, fix=fix)
     return mapped_rows(text, frame, encode, how)

@@ -51,7 +51,7 @@ def run_with(stage_server: Server, workspace: Path, stage: str, path: list[str],
             marks=pytest.mark.slow,
             id="entropy",
         ),
-        pytest.param("sft main", ["sft", "runs", "main"], EXPLOSION, "the gradient explodes", id="gradient"),
+        pytest.param("sft main", ["sft", "runs", "main"], EXPLOSION, "the gradient exploded", id="gradient"),
     ],
 )
 def test_a_run_that_goes_wrong_ends_with_the_cause(

@@ -31,7 +31,7 @@ class ClipCovOptions(ClipOptions):
     @model_validator(mode="after")
     def _not_empty(self) -> ClipCovOptions:
         if self.cov_high <= self.cov_low:
-            raise ValueError("cov_high must be above cov_low, or no token lies between them")
+            raise ValueError("cov_high must be above cov_low, otherwise no token lies between them")
         return self
 
 

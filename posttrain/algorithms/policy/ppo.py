@@ -31,8 +31,8 @@ class UpperEdge(Moving):
     def _counted_from_1(cls, high: float | None) -> float | None:
         if high is not None and high <= 0:
             raise ValueError(
-                f"high = {high:g} puts the edge 1 + high at {1 + high:g}, so samples of the policy itself (ratio 1) "
-                "would be cut. Use a number above 0: it is counted from 1"
+                f"high = {high:g} puts the edge 1 + high at {1 + high:g}, so even samples of the current policy "
+                f"(ratio 1) would be clipped. Use a number above 0: it is counted from 1"
             )
         return high
 

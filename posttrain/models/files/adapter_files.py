@@ -127,8 +127,8 @@ def check_base(base: Base, where: Path, manifest: str) -> None:
         what = f"its base {base.folder.as_posix()} is missing"
         raise ModelError(what=what, where=str(where), fix=fix)
     if base_digest(base.folder, manifest) != base.manifest:
-        what = f"it was trained on another {base.folder.as_posix()} than the one that is there now"
-        raise ModelError(what=what, where=str(where), fix=HOST.fix("base changed", "Put that one there again"))
+        what = f"its base {base.folder.as_posix()} has changed since the adapter was trained"
+        raise ModelError(what=what, where=str(where), fix=HOST.fix("base changed", "Restore the base of the training"))
 
 
 def base_digest(folder: Path, manifest: str) -> str:

@@ -73,7 +73,7 @@ def with_scalar_head(model: Any, where: str) -> Any:
     head = getattr(scorer, "score", None)
     same = type(scorer.base_model) is type(backbone(model))
     if not same or not isinstance(head, nn.Linear) or dict(head.named_parameters()).keys() != {"weight"}:
-        what = f"{type(scorer).__name__} is not the backbone of {type(model).__name__} with one matrix `score`"
+        what = f"{type(scorer).__name__} is not the backbone of {type(model).__name__} plus one matrix `score`"
         raise ModelError(what=what, where=where, fix="Use a family that docs/models.md lists")
     setattr(scorer, scorer.base_model_prefix, backbone(model))
     scorer.score = nn.Linear(head.in_features, 1, bias=False)
@@ -105,8 +105,8 @@ def load_weights(cls: Any, config: Any, weights: WeightFiles) -> Any:
     where = str(weights.folder / "config.json")
     layers = config.get_text_config().num_hidden_layers
     if layers > len(weights):
-        what = f"num_hidden_layers = {layers!r:.40} cannot be: there are {len(weights)} tensors"
-        raise ModelError(what=what, where=where, fix="Take the config that belongs to the weights")
+        what = f"num_hidden_layers = {layers!r:.40} is impossible with {len(weights)} tensors"
+        raise ModelError(what=what, where=where, fix="Use the config that belongs to the weights")
     tied = dict(meta_model(cls, config, where).all_tied_weights_keys)
     _check_dtypes(weights)
     with quiet():
@@ -124,13 +124,13 @@ def load_weights(cls: Any, config: Any, weights: WeightFiles) -> Any:
             )
         except (*BUILD_ERRORS, OSError, SafetensorError) as error:
             what = f"the weights do not fit {cls.__name__} ({shortened(str(error), 300)})"
-            fix = "Take the weights that belong to the config"
+            fix = "Use the weights that belong to the config"
             raise ModelError(what=what, where=str(weights.folder), fix=fix) from error
     _check_fit(info, weights.folder)
     _refuse([f"{name} is not finite" for name in not_finite(model)], weights.folder)
     untied = sorted(set(tied) - set(model.all_tied_weights_keys))
     if untied:
-        what = f"the config ties {', '.join(untied)} to other weights, and the files give them values of their own"
+        what = f"the config ties {', '.join(untied)} to other weights, but the files contain separate values"
         raise ModelError(what=what, where=where, fix="Set tie_word_embeddings: false in it")
     with quiet():
         verify_forward(prepared(model), str(weights.folder))
@@ -196,8 +196,10 @@ def meta_model(cls: Any, config: Any, where: str, *, fits: bool = True) -> Any:
     try:
         model = _without_values(cls, config)
     except (*BUILD_ERRORS, StrictDataclassError) as error:
-        fix = "Take the config.json that belongs to the weights"
-        raise ModelError(what=f"the config makes no model ({error!r:.200})", where=where, fix=fix) from error
+        fix = "Use the config.json that belongs to the weights"
+        raise ModelError(
+            what=f"no model can be built from the config ({error!r:.200})", where=where, fix=fix
+        ) from error
     size, free = sum(part.numel() for part in model.parameters()) * 4.0, free_bytes(torch.device("cpu"))
     if fits and size > free:
         what = f"its weights take {size / 1e9:.3g} GB in float32, and {free / 1e9:.3g} GB of memory are free"

@@ -36,7 +36,7 @@ class Rising(Options):
     @model_validator(mode="after")
     def _rise(self) -> Rising:
         if sorted(self.quantiles) != self.quantiles or not all(0 <= q < 1 for q in self.quantiles):
-            raise ValueError("quantiles must lie in [0, 1) and must not fall: ReST filters harder with each round")
+            raise ValueError("quantiles must lie in [0, 1) and must not decrease: ReST filters harder with each round")
         return self
 
 
@@ -113,7 +113,7 @@ def above(reward_B: Tensor, threshold: float) -> Tensor:
 def rising_threshold(reward_B: Tensor, iteration: int, quantiles: tuple[float, ...]) -> float:
     """Return the quantile used as threshold in iteration n. Quantiles must not fall (ReST, Gulcehre 2023)."""
     if list(quantiles) != sorted(quantiles) or not quantiles:
-        raise ValueError(f"quantiles = {quantiles}: ReST filters harder with each iteration, so they must not fall")
+        raise ValueError(f"quantiles = {quantiles}: ReST filters harder with each iteration, so they must not decrease")
     return float(reward_B.double().quantile(quantiles[min(iteration, len(quantiles) - 1)]))
 
 

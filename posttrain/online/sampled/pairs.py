@@ -165,7 +165,7 @@ def best_against_worst(reward_B: Tensor, group_B: Tensor, gap: float = 0.0) -> t
 def all_against_all(reward_B: Tensor, group_B: Tensor, threshold: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return every pair of a group with sigmoid((r_i - r_j) / scale) above a threshold >= 0.5 (RS-DPO, Khaki 2024)."""
     if not 0.5 <= threshold < 1:
-        raise ValueError(f"threshold = {threshold}: below 0.5 a pair would be taken both ways round")
+        raise ValueError(f"threshold = {threshold}: below 0.5, a pair could pass in both orders")
     chosen, rejected = [], []
     for rows in groups(group_B):
         reward = reward_B[rows]

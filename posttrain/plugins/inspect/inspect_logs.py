@@ -96,7 +96,7 @@ def _with_text(rows: pl.DataFrame, file: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows with stored text."""
     kept = rows.drop_nulls("completion")
     if kept.is_empty():
-        raise DataError(what="none of its completions was kept", where=str(file), fix="Run it with completions: full")
+        raise DataError(what="its completions were not stored", where=str(file), fix="Run it with completions: full")
     return kept.iter_rows(named=True)
 
 

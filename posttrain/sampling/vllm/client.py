@@ -133,7 +133,7 @@ class EngineSampler:
     ) -> list[Completion]:
         """Return a completion for each request."""
         if mixture is not None or params.top_p < 1 or params.top_k is not None:
-            raise ValueError("an external engine samples from all tokens of one policy")
+            raise ValueError("an external engine samples from one policy, without top_p and top_k")
         if greedy:  # vLLM's word for it; log-probs are those at temperature 1
             params = params.model_copy(update={"temperature": 0.0})
         self._wake()
@@ -293,7 +293,7 @@ class EngineSampler:
             return read_completion(found, body["prompt"], params, self._stops, self._model)
         except (ValueError, LookupError, TypeError) as error:
             why = str(error) if type(error) is ValueError else repr(error)
-            what = f"the server gives an answer that cannot be used ({why:.200}): {answer.text:.300}"
+            what = f"the server returned an invalid answer ({why:.200}): {answer.text:.300}"
             raise server.failed(what) from error
 
     def _look_after(self, server: EngineProcess, number: int, lost: str, *, restarts: bool) -> None:
@@ -390,5 +390,5 @@ class EngineSampler:
 
 def _check(server: EngineProcess, state: Mapping[str, Any], version: str) -> None:
     if state.get("weights") != version:
-        what = f"the server holds the weights {state.get('weights')!r} after it was given {version!r}"
+        what = f"the server has the weights {state.get('weights')!r} after an update to {version!r}"
         raise server.failed(what)

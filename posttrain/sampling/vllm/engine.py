@@ -154,7 +154,7 @@ def _shown(gpus: list[int], where: str) -> list[str]:
     names = [str(number) for number in range(torch.cuda.device_count())] if given is None else given.split(",")
     if (most := max(gpus)) >= len(names):
         what = f"GPU {most} has no place among the {len(names)} that are shown to this run"
-        fix = "Name GPUs from 0 on that it is shown, or raise meta.gpus in dvc.yaml if a flow runs it"
+        fix = "Use GPU numbers that the run sees, from 0, or raise meta.gpus in dvc.yaml if a flow runs it"
         raise EngineError(what=what, where=f"{where}.engine_servers", fix=fix)
     return [names[gpu] for gpu in gpus]
 

@@ -118,7 +118,7 @@ class EngineProcess:
     def start(self, model: Path, more: Sequence[str] = ()) -> dict[str, Any]:
         """Start or restart it with the weights in a folder and more options. Return its state."""
         if self._closed:
-            raise EngineError(what="the run is over", where="rollout.engine vllm", fix="Look for the first error")
+            raise EngineError(what="the run has ended", where="rollout.engine vllm", fix="Look for the first error")
         self.end()
         self.starts += 1
         server = self._process = self._launch(model, [*self._options, *more])
@@ -178,7 +178,7 @@ class EngineProcess:
             lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
             cause = [line for line in lines[:-TAIL] if "Error: " in line and "WARNING" not in line][:1]
             what = "\n".join([f"{what}; its log has:", *cause, *lines[-TAIL:], ""]) if lines else what
-        fix = "Correct what the log says, or use rollout.engine builtin"
+        fix = "Fix the error in the log, or use rollout.engine builtin"
         return EngineError(what=what, where=self._where, fix=fix)
 
     def _find(self) -> list[str]:

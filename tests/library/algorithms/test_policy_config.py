@@ -68,9 +68,9 @@ def test_refusal(given: dict[str, Any], reason: str) -> None:
     [
         ({"overlong": 50}, "is a number of tokens"),
         ({"correction": 2.0}, "Write {type: truncate, high: 2}"),
-        ({"kl": {**REWARD_KL, "horizon": 5}}, "horizon is read only with a target"),
-        ({"kl": {**REWARD_KL, "target": 1.0, "end": 0.0, "steps": 3}}, "follows a target or goes to an end"),
-        ({"kl": {"type": "reward_sequence", "beta": 0.0, "target": 1.0}}, "from 0 it never moves"),
+        ({"kl": {**REWARD_KL, "horizon": 5}}, "horizon only works with a target"),
+        ({"kl": {**REWARD_KL, "target": 1.0, "end": 0.0, "steps": 3}}, "`target` and `end` both change beta"),
+        ({"kl": {"type": "reward_sequence", "beta": 0.0, "target": 1.0}}, "a beta of 0 would stay 0"),
     ],
 )
 def test_values_that_are_refused(given: dict[str, Any], reason: str) -> None:

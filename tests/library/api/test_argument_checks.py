@@ -18,7 +18,7 @@ from posttrain.errors import DataError, ModelError
         ("text", "this is one string, not rows"),
         ({"train": []}, "these are several splits"),
         ({"prompt": "a"}, "this is one row, not a list of rows"),
-        (pl.DataFrame({"a": [1]}), "this is a table of polars"),
+        (pl.DataFrame({"a": [1]}), "this is a polars table"),
         (iter([1]), "this is of the type list_iterator"),
         (None, "this is None, not a list of rows"),
         ([], "there are no rows"),

@@ -101,7 +101,7 @@ def test_turns_before_each_prompt_are_read_and_not_scored(model: tuple[Any, Any]
     found = posttrain.evaluate_model(*model, PROMPTS, config=config, reference=model[0])
     assert all(len(one.prompt.messages) == 1 for one in found.rollouts)
     assert found.metrics["kl_k3"] > 0 and "context" in found.rollouts[0].scores
-    with pytest.raises(DataError, match="an example is a prompt that is measured"):
+    with pytest.raises(DataError, match="an example is also an evaluation prompt"):
         posttrain.evaluate_model(*model, ["aa", "b"], config=config)
 
 

@@ -245,7 +245,7 @@ def test_prompts_are_rendered_with_the_template_and_the_date_of_the_settings(fol
     chosen = {**short, "template": {"enable_thinking": False}}
     posttrain.train_online(model, tokenizer, PROMPTS, reward, settings=chosen)
     assert seen and all(text.endswith("1999quiet") for text in seen)
-    with pytest.raises(PosttrainError, match="the chat template does not read thinking"):
+    with pytest.raises(PosttrainError, match="the chat template does not use thinking"):
         posttrain.train_online(model, tokenizer, PROMPTS, reward, settings={**short, "template": {"thinking": False}})
 
 

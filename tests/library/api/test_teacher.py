@@ -148,7 +148,7 @@ def test_teachers_by_name(folders: tuple[Path, Path]) -> None:
     assert _named(None, models, config) == {}
     with pytest.raises(ParamsError, match="the models of load_models have teachers already"):
         _named(model, models, config)
-    with pytest.raises(ParamsError, match="there are no teachers in it"):
+    with pytest.raises(ParamsError, match="it contains no teachers"):
         _named({}, None, config)
 
 

@@ -61,9 +61,9 @@ def test_what_a_watch_measures() -> None:
         ({"watch": {"reward": {"format": {"normalise": True}}}}, "watch.reward.format has normalise"),
         ({"rollout": {**ROLLOUT, "group_size": 1}}, "rollout.group_size = 1: "),
         ({"rollout": {**ROLLOUT, "sampling": {"top_k": 1}}}, "rollout.sampling.top_k = 1: a token that is drawn"),
-        ({"overlong": 0.2, "reward": {OVERLONG: 1.0}}, "overlong is punished twice"),
-        ({"text": {"rows": 3}}, "text is read only where ptx is above 0"),
-        ({"ptx": 1.0, "rollout": {**ROLLOUT, "sampling": {"temperature": 0.5}}}, "Use rollout.sampling.temperature 1"),
+        ({"overlong": 0.2, "reward": {OVERLONG: 1.0}}, "overlong samples are penalised twice"),
+        ({"text": {"rows": 3}}, "text is only used if ptx is above 0"),
+        ({"ptx": 1.0, "rollout": {**ROLLOUT, "sampling": {"temperature": 0.5}}}, "Set rollout.sampling.temperature 1"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], fault: str) -> None:

@@ -54,8 +54,8 @@ def test_one_endpoint_or_several() -> None:
     [
         ("context_distill", {}, "context_distill needs context"),
         ("reverse_kl", {"served": SERVER, "temperature": 2.0}, "temperature = 2 needs the logits of all tokens"),
-        ("gkd", {"rollout": {**ROLLOUT, "ahead": 1}}, "own = 0.5 skips rounds, and rollout.ahead 1 samples each"),
-        ("trpo", {}, "update = trpo: its step is bounded by the policy's loss alone"),
+        ("gkd", {"rollout": {**ROLLOUT, "ahead": 1}}, "own = 0.5 skips rounds, but rollout.ahead 1 samples every"),
+        ("trpo", {}, "update = trpo: its step is bounded only by the policy's loss"),
     ],
 )
 def test_settings_that_do_not_fit(algorithm: str, settings: dict[str, Any], fault: str) -> None:

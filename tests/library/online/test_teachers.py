@@ -144,5 +144,5 @@ def test_a_teacher_of_other_tokens_is_refused(folder: Path, tmp_path: Path) -> N
         check_teacher(student(folder), tiny_model(), "a")
     train_tokenizer(["other words"] * 9, BpeParams(vocabulary=270), tmp_path / "tokens")
     save_model(tiny_model(0, len(load_tokenizer(tmp_path / "tokens"))), tmp_path / "model", tmp_path / "tokens")
-    with pytest.raises(ParamsError, match="has another tokenizer than the model"):
+    with pytest.raises(ParamsError, match="has a different tokenizer than the model"):
         check_teacher(student(folder), tmp_path / "model", "a")

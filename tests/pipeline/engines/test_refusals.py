@@ -137,7 +137,7 @@ def test_settings_of_vllm_become_its_options() -> None:
         (
             "gspo",
             {"router": {"replay": "sampler"}, "rollout": {"engine_args": {"pipeline-parallel-size": 2}}},
-            "rollout.engine_args.pipeline-parallel-size: vLLM gives no experts with it. Remove it",
+            "rollout.engine_args.pipeline-parallel-size: vLLM does not report experts with this setting. Remove it",
         ),
         (
             "grpo",
@@ -149,10 +149,18 @@ def test_settings_of_vllm_become_its_options() -> None:
             {"rollout": {"engine": "builtin", "engine_servers": 2}},
             "engine builtin has no servers.*engine: vllm",
         ),
-        ("grpo", {"rollout": {"engine_servers": 0}}, "engine_servers = 0: expected how many.*2, or .*1.*2, 3"),
-        ("grpo", {"rollout": {"engine_servers": []}}, r"engine_servers = \[\]: expected how many"),
-        ("grpo", {"rollout": {"engine_servers": [[1], []]}}, "expected how many, or the GPUs of each server"),
-        ("grpo", {"rollout": {"engine_servers": [[-1]]}}, "expected how many, or the GPUs of each server"),
+        (
+            "grpo",
+            {"rollout": {"engine_servers": 0}},
+            "engine_servers = 0: expected the number of servers.*2, or .*1.*2, 3",
+        ),
+        ("grpo", {"rollout": {"engine_servers": []}}, r"engine_servers = \[\]: expected the number of servers"),
+        (
+            "grpo",
+            {"rollout": {"engine_servers": [[1], []]}},
+            "expected the number of servers, or the GPUs of each server",
+        ),
+        ("grpo", {"rollout": {"engine_servers": [[-1]]}}, "expected the number of servers, or the GPUs of each server"),
         ("grpo", {"rollout": {"engine_servers": [[1], [2, 1]]}}, "each GPU once"),
         ("grpo", {"rollout": {"engine_servers": [1, 2]}}, "engine_servers"),
         (
@@ -165,7 +173,7 @@ def test_settings_of_vllm_become_its_options() -> None:
         (
             "grpo",
             {"rollout": {"ahead": 1, "engine_args": {"sleep": True}}},
-            "engine_args.sleep: with ahead = 1 the servers sample while it trains. Use one of the two",
+            "engine_args.sleep: with ahead = 1, the servers sample during training. Use one of the two",
         ),
         ("grpo", {"rollout": {"engine_args": {"sleep": 2}}}, "engine_args.sleep = 2: expected true or false"),
         ("grpo", {"rollout": {"engine_args": {"enable-sleep-mode": True}}}, "the key sleep decides it"),
@@ -179,7 +187,7 @@ def test_what_cannot_be_is_refused(algorithm: str, over: dict[str, Any], said: s
 
 
 def test_a_sampling_without_training_cannot_sleep() -> None:
-    with pytest.raises(ParamsError, match=r"engine_args\.sleep: no training takes turns with this sampling"):
+    with pytest.raises(ParamsError, match=r"engine_args\.sleep: it only works in a rollout"):
         check(EvaluateConfig, {"engine": "vllm", "engine_args": {"sleep": True}}, where="evaluate.settings")
 
 

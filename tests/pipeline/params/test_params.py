@@ -361,7 +361,7 @@ def test_a_variable_that_the_template_does_not_read_is_found_before_anything_run
     Path("custom").mkdir()
     Path("custom/chat.jinja").write_text("{% for one in messages %}{{ one.content }}{% endfor %}{{ mode }}")
     change(f"base: {{hub: {{m: {{{HUB}, chat_template: custom/chat.jinja, template: {{mode: 1, moode: 2}}}}}}}}")
-    assert "base.hub.m.template: the chat template does not read moode. Remove it." in mistakes()
+    assert "base.hub.m.template: the chat template does not use moode. Remove it." in mistakes()
     assert "does not read mode" not in mistakes()
     change(f"base: {{hub: {{m: {{{HUB}, template: {{messages: 2}}}}}}}}")
     assert "messages means something else in a template" in mistakes()
@@ -388,7 +388,7 @@ def test_a_set_of_models_that_write_is_a_teacher() -> None:
         ("teacher: online/a, weights: {a: 0.0}", "greater than 0"),
         ("teacher: online/a, teacher_coef: 0.0", "greater than 0"),
         ("teacher: online/a, corpus: two_step/corpus, ptx: 1.0", "corpus"),
-        ("teacher: online/a, update: trpo, surrogate: importance", "bounded by the policy's loss alone. Use adamw"),
+        ("teacher: online/a, update: trpo, surrogate: importance", "bounded only by the policy's loss. Use adamw"),
         (
             "teacher: none, served: {url: 'http://127.0.0.1:1', model: m}, weights: {served: 1.0}",
             "weights share the divergence among teachers, and served is the only one. Remove them",
@@ -397,11 +397,11 @@ def test_a_set_of_models_that_write_is_a_teacher() -> None:
         ("teacher: none, served: {}", "distill.runs.t.served = {}: give at least one"),
         (
             "teacher: none, served: {url: 'http://127.0.0.1:1/v1', model: m, body: {prompt_logprobs: 3}}",
-            "served.body: prompt_logprobs: the key top decides it. Remove it",
+            "served.body: prompt_logprobs: the key top sets it. Remove it",
         ),
         (
             "teacher: none, served: {url: 'http://127.0.0.1:1/v1/chat/completions', model: m}",
-            "served.url: what follows /v1 is added to it. Write http(s)://HOST[:PORT]/v1",
+            "served.url: posttrain adds the path after /v1. Write http(s)://HOST[:PORT]/v1",
         ),
         (
             "teacher: none, served: {url: 'http://127.0.0.1:1', model: m}, weights: {a: 1.0}",
@@ -450,7 +450,7 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
             "online: {runs: {a: {reward: {corect: 1.0}}}}",
             "online.runs.a.reward: unknown reward 'corect' (your own: ",
         ),
-        ("online: {runs: {a: {reward: {correct: 0.0}}}}", "online.runs.a.reward: no reward has a weight other than 0"),
+        ("online: {runs: {a: {reward: {correct: 0.0}}}}", "online.runs.a.reward: all rewards have weight 0"),
         (
             "data: {samples: {compared: {reward: {x: 1.0}}}}",
             "data.samples.compared.reward: unknown reward 'x' (your own: ",

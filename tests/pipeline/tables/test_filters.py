@@ -361,7 +361,7 @@ def test_a_judge_chooses_rows_of_a_table_of_others(endpoint: Endpoint) -> None:
     [
         ({"reward": LENGTH}, "min_score or best choose by it. Set both, or neither"),
         ({"best": 1}, "min_score or best choose by it. Set both, or neither"),
-        ({"reward": {"length": {"weight": 0.0, "limit": 3}}, "best": 1}, "no reward has a weight other than 0"),
+        ({"reward": {"length": {"weight": 0.0, "limit": 3}}, "best": 1}, "all rewards have weight 0"),
         ({"reward": {"model": 1.0}, "best": 1}, "Name one, e.g. reward_model: reward/main"),
         (
             {"reward_model": "reward/main", "reward": LENGTH, "best": 1},
