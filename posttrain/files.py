@@ -16,7 +16,7 @@ from typing import Any
 
 
 def is_outside(path: str | Path, root: str | Path = ".") -> bool:
-    """Return whether a path, with links resolved, is outside the workspace or another folder."""
+    """Tell whether a path, with links resolved, is outside the workspace or another folder."""
     return not Path(path).resolve().is_relative_to(Path(root).resolve())
 
 
@@ -108,7 +108,10 @@ def _finite(text: str) -> float:
 
 
 def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:
-    """Return the finite numbers, rounded to significant digits. Print a line about the others, which JSON lacks."""
+    """Return the finite numbers, rounded to significant digits.
+
+    Print a line about other numbers, which JSON cannot store.
+    """
     if odd := [name for name, value in values.items() if not math.isfinite(value)]:
         print(f"not finite, so left out: {', '.join(odd)}", file=sys.stderr)
     return {name: float(f"{value:.{digits}g}") for name, value in values.items() if name not in odd}

@@ -371,7 +371,7 @@ def token_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) 
 def token_logprobs_from_hidden(
     hidden: Tensor, tokens: Tensor, weight: Tensor, bias: Tensor | None = None, *, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Return the same without storing the logits [B, T, V]; for models that do not scale or cap their logits.
+    """Like `token_logprobs`, without storing the logits [B, T, V]; for models that do not scale or cap their logits.
 
     hidden [B, T, D]: the last hidden states, which predict tokens [B, T]. weight [V, D] and bias [V]: from
     `model.get_output_embeddings()`.

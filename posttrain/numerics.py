@@ -1,4 +1,4 @@
-"""Choose the CPU instructions of torch's libraries, which decide the order of sums."""
+"""Choose the CPU instructions of torch's libraries, which determine the order of sums."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class PenaltyOptions(Options):
 
 
 class TrpoOptions(Options):
-    """The trust region and how its step is computed."""
+    """The trust region, and the computation of its step."""
 
     type: str = "trpo"
     delta: float = Field(0.01, gt=0, description="upper bound of a step's mean KL(old || new)")
@@ -175,7 +175,7 @@ class PolicyConfig(Params):
 
     @property
     def surrogate_entry(self) -> Surrogate:
-        """The entry of SURROGATES, or the user's own."""
+        """The entry of SURROGATES, or the user's own surrogate."""
         return SURROGATE.entry(self.surrogate.type)
 
 
@@ -183,7 +183,7 @@ POLICY_ROWS: Listing[AlgorithmRow] = Listing("posttrain.algorithms.policy", "ROW
 
 
 def refusal(knobs: PolicyConfig) -> str | None:
-    """Return why a combination of valid settings is rejected, with the fix; None if it is allowed."""
+    """Return the reason why a combination of valid settings is rejected, with the fix; None if it is allowed."""
     for check in (_sequence_refusal, _correction_refusal, _kl_refusal, _update_refusal):
         reason = check(knobs)
         if reason:
@@ -192,7 +192,7 @@ def refusal(knobs: PolicyConfig) -> str | None:
 
 
 def group_refusal(knobs: PolicyConfig, group_size: int) -> str | None:
-    """Return why the advantage cannot be computed from groups of this size; None if it can."""
+    """Return the reason why the advantage cannot be computed from groups of this size; None if it can."""
     smallest = knobs.advantage_entry.smallest_group(knobs.advantage)
     if knobs.advantage_entry.grouped and group_size < smallest:
         return (
@@ -203,7 +203,7 @@ def group_refusal(knobs: PolicyConfig, group_size: int) -> str | None:
 
 
 def reuse_refusal(knobs: PolicyConfig, updates: int) -> str | None:
-    """Return why samples cannot be used for this many updates; None if they can."""
+    """Return the reason why samples cannot be used for this many updates; None if they can."""
     if not knobs.surrogate_entry.has_ratio and updates > 1:
         return (
             f"surrogate '{knobs.surrogate.type}' has no ratio, so {updates} updates on the same samples would "
@@ -213,7 +213,7 @@ def reuse_refusal(knobs: PolicyConfig, updates: int) -> str | None:
 
 
 def replay_refusal(knobs: PolicyConfig, groups: int) -> str | None:
-    """Return why samples of earlier rounds cannot be used; None if they can."""
+    """Return the reason why samples of earlier rounds cannot be used; None if they can."""
     if not groups:
         return None
     if not knobs.surrogate_entry.has_ratio:
@@ -230,7 +230,7 @@ def replay_refusal(knobs: PolicyConfig, groups: int) -> str | None:
 
 
 def penalty_refusal(knobs: PolicyConfig, steps: int) -> str | None:
-    """Return why the penalty cannot follow its target with this many optimizer steps per round; None if it can."""
+    """Return the reason why the penalty cannot reach its target in this many steps per round; None if it can."""
     if steps > 1 or not isinstance(knobs.penalty, PenaltyOptions) or knobs.penalty.target is None:
         return None
     return (
@@ -240,7 +240,7 @@ def penalty_refusal(knobs: PolicyConfig, steps: int) -> str | None:
 
 
 def truncation_refusal(knobs: PolicyConfig) -> str | None:
-    """Return why samples from only the likeliest tokens cannot be used; None if they can."""
+    """Return the reason why samples from only the likeliest tokens cannot be used; None if they can."""
     if knobs.penalty.type != "exact" and knobs.update.type != "trpo":
         return None
     return (
@@ -250,7 +250,7 @@ def truncation_refusal(knobs: PolicyConfig) -> str | None:
 
 
 def foreign_refusal(knobs: PolicyConfig, *, foreign: bool) -> str | None:
-    """Return why samples from another engine or older weights need a correction; None if there is one."""
+    """Return the reason why samples from another engine or older weights need a correction; None if one is set."""
     if not foreign or knobs.correction.type != "none" or knobs.surrogate_entry.of_sampler:
         return None
     return (

@@ -1,4 +1,4 @@
-"""Is an answer that equals the gold answer about something else: the value of y for x, metres for centimetres?"""
+"""Check whether an answer equal to the gold answer is about something else: y instead of x, metres instead of cm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORMULA = re.compile(r"\$([^$]{1,300})\$|\\\((.{1,300}?)\\\)")
 
 
 def why_not_asked(question: str, answer: str, gold: str) -> str | None:
-    """Why an answer is about something else than the prompt asks for; None if it is not."""
+    """Reason why an answer does not answer the prompt's question; None if it does."""
     question = question.translate(FULL_WIDTH)
     try:
         found, expected = read(answer), read(gold)
@@ -66,7 +66,7 @@ def _asked(question: str) -> Iterator[list[str]]:
 
 
 def _has_other_unit(question: str, answer: str, found: Any, gold: str) -> bool:
-    """Whether a bare gold answer has the requested unit, and the answer another unit of the same kind."""
+    """True if a bare gold answer has the requested unit, and the answer another unit of the same kind."""
     if not isinstance(found, Quantity) or found.unit is None:
         return False
     for asked in _ASKED.finditer(question):

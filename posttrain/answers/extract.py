@@ -84,7 +84,7 @@ _BLANKS = frozenset({"answer", "your answer", "final answer", "...", "\\ldots", 
 
 @lru_cache(maxsize=512)
 def reads(text: str) -> bool:
-    """Return whether a whole text is an answer."""
+    """Tell whether a whole text is an answer."""
     from posttrain.answers.equal import why_unreadable
 
     return why_unreadable(text) is None

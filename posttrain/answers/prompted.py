@@ -1,4 +1,4 @@
-"""What the prompt says about its answer: a percentage, an order, a rounding, a unit, or its own expression repeated."""
+"""Use the prompt's hints about its answer: a percentage, an order, a rounding, a unit, or a repeated expression."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROUGHLY = re.compile(r"\A(?:approximately|about|roughly|around|≈|\\approx|~)\
 
 
 def as_asked(question: str, answer: str, gold: str) -> str:
-    """An answer without what the prompt makes superfluous: the sign of a percentage that it asks for, its `u + v =`."""
+    """Remove parts that the prompt makes redundant: the sign of a requested percentage, or a repeated `u + v =`."""
     if _ASKS_PERCENT.search(question) and not _PERCENT.search(gold) and (bare := _PERCENT.sub("", answer)) != answer:
         whole = _number(gold)
         found = _number(bare)
@@ -55,7 +55,7 @@ def _without_left_side(question: str, answer: str) -> str:
 
 
 def why_not_as_asked(question: str, answer: str, gold: str) -> str | None:
-    """Why an answer that equals the gold answer has not the form that the prompt asks for; None if it has."""
+    """Reason why an answer equal to the gold answer does not have the requested form; None if it has."""
     try:
         found, expected = read(answer), read(gold)
     except Unreadable:

@@ -49,7 +49,7 @@ def refuse_no_rows(given: Any, argument: str, what: str = "rows") -> None:
 
 
 def rename_hint(row: Mapping[str, Any], kind: Kind) -> str:
-    """Return which columns of a row to rename if it has a known layout under other names; else ""."""
+    """Return a hint about the columns to rename if a row has a known layout under other names; else ""."""
     if any(all(row.get(name) is not None for name in layout) for layout in LAYOUTS[kind]):
         return ""
     for layout in LAYOUTS[kind]:
@@ -71,7 +71,7 @@ def _other_name(name: str, free: Sequence[str]) -> str | None:
 
 
 def model_folder(path: Any, argument: str) -> Path:
-    """Return the model folder that an argument gives; reject a path that is not a folder."""
+    """Return the argument as the path of a model folder; reject any other path."""
     if not isinstance(path, str | os.PathLike) or isinstance(path, bytes):
         shown = "None" if path is None else f"of the type {type(path).__name__}"
         fix = 'Give the folder of a model, e.g. "models/sft/main"'
@@ -90,7 +90,7 @@ def model_folder(path: Any, argument: str) -> Path:
 
 
 def check_config(config: Any, kind: type[Any], call: str, others: Mapping[str, tuple[Any, Any]]) -> None:
-    """Reject a config of another class, and other arguments next to it; `others`: name -> (given, default)."""
+    """Reject a config of the wrong class, and other arguments next to a config; `others`: name -> (given, default)."""
     if not isinstance(config, kind):
         what = f"it is a {type(config).__name__}, but {call} expects a {kind.__name__}"
         raise ParamsError(

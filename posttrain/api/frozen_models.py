@@ -1,4 +1,4 @@
-"""The models of a call that trains nothing: the policy and the reference."""
+"""The models of a call without training: the policy and the reference."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def models_from(folder: Path, config: TrainingParams, teachers: Sequence[Teacher
 
 @dataclass(frozen=True)
 class LoadedModels(ModelSet):
-    """Models from a folder, and the settings that they were loaded for."""
+    """Models loaded from a folder, and the settings they were loaded with."""
 
     adapter: Any = None
     needs: frozenset[str] = frozenset()
@@ -100,7 +100,7 @@ def _meet(config: TrainingParams) -> None:
 
 
 def for_model(config: C, model: Any) -> C:
-    """Return the settings for the caller's own model: its device, and no option that applies only to loading."""
+    """Return the settings with the device of the caller's model. Reject options that only apply to loading."""
     if isinstance(model, LoadedModels):
         model.check(config)
     if isinstance(model, ModelSet):
@@ -130,7 +130,7 @@ def for_model(config: C, model: Any) -> C:
 def opened(
     model: Any, tokenizer: Any, config: TrainingParams, reference: Any | None
 ) -> Iterator[tuple[ModelSet, ChatText]]:
-    """Yield the models during a training run. Afterwards only the weights of the caller's model have changed.
+    """Yield the models during a training run. Afterwards, only the weights of the caller's model have changed.
 
     `model`: models from `load_models`, complete and with their text or None; or a transformers model. Its reference,
     critic and old policy are copies of it, made if the objective needs them.
@@ -182,7 +182,7 @@ def forget_scale(model: Any) -> None:
 
 
 def check_watched(watch: Any, heldout: Sequence[Any]) -> None:
-    """Reject held-out rows without a watch, a watch without rows, and a single row, which gives no interval."""
+    """Reject held-out rows without a watch, a watch without rows, and a single row (an interval needs two)."""
     if bool(len(heldout)) != (watch is not None):
         what = (
             "no setting `watch` measures them" if len(heldout) else "watch measures held-out rows, and there are none"

@@ -32,7 +32,7 @@ def places(
     name: str, params: TrainingParams, models: ModelSet, output: str | Path | None, given: Sequence[Any],
     checkpoints: CheckpointStore | None, recorder: Recorder | None,
 ) -> tuple[CheckpointStore, Recorder]:  # fmt: skip
-    """Return where a run saves its checkpoints and its metrics.
+    """Return the checkpoint store and the metric recorder of a run.
 
     `given`: arguments that, with the settings and weights, identify the checkpoints of the call's output.
     """
@@ -55,7 +55,7 @@ def places(
 
 
 def known_by(model: Any) -> Any:
-    """Return what identifies a model among the arguments: the file digests of a folder, or else the model itself."""
+    """Return the value that identifies a model as an argument: a folder's file digests, or the model itself."""
     if not isinstance(model, str | Path):
         return model
     folder = Path(model)

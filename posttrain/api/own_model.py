@@ -38,7 +38,7 @@ def own_model(model: Any) -> Any:
 
 
 def turns_of(turns: str | Messages, role: str) -> Messages:
-    """Return a string as one turn of this role."""
+    """Return a string as one turn with this role."""
     return [{"role": role, "content": turns}] if isinstance(turns, str) else turns
 
 
@@ -50,7 +50,7 @@ def text_of(model: Any, tokenizer: Any, today: str = DATE, variables: Mapping[st
 
 
 def device_of(model: Any) -> DeviceParams:
-    """Return the settings of the model's device. They change no setting of torch."""
+    """Return the settings for the model's device, without changing torch's settings."""
     return DeviceParams(device=model.device.type, deterministic=False, threads=min(torch.get_num_threads(), 256))
 
 
@@ -81,7 +81,10 @@ def our_attention(model: Any) -> Iterator[None]:
 
 
 def frozen_of(model: Any, reference: Any | None, *, moves: bool) -> Any:
-    """Return the reference of a run: the given one, or a copy of the model. If it moves, a given one is copied too."""
+    """Return the reference of a run: the given model, or a copy of the policy.
+
+    A given model that would change is copied.
+    """
     if reference is None:
         return copy.deepcopy(model)
     return copy.deepcopy(reference) if moves else reference

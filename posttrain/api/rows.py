@@ -32,7 +32,7 @@ from posttrain.train.tokenize_tables import conversation, exchanges
 
 
 class Amounts(Params):
-    """Numbers among the arguments."""
+    """Numeric arguments of `train_model`."""
 
     epochs: float = Field(1.0, gt=0, description="passes through the rows")
     batch_size: int = Field(16, ge=1, description="rows per step")
@@ -65,7 +65,7 @@ def config_of(
 
 
 def _learns_from_samples(algorithm: str) -> bool:
-    """Return whether the algorithm belongs to `train_online`."""
+    """Tell whether the algorithm belongs to `train_online`."""
     return any(
         algorithm in row_modules(f"posttrain.{room}", "ROWS") for room in ("algorithms.policy", "online.sampled")
     )
@@ -122,7 +122,7 @@ def _example(text: ChatText, row: Mapping[str, Any], objective: MeasuredObjectiv
 
 
 def questions_of(rows: Sequence[Mapping[str, Any] | Example]) -> list[Conversation]:
-    """Return the questions of demonstrations: the turns before the last one."""
+    """Return the questions of demonstrations: all turns except the last."""
     talks = []
     for number, row in enumerate(rows):
         if isinstance(row, Example):
@@ -145,7 +145,7 @@ def _kind(objective: MeasuredObjective) -> Kind:
 
 
 def _is_paired(objective: MeasuredObjective) -> bool:
-    """Return whether a row has two answers."""
+    """Tell whether a row has two answers."""
     if isinstance(objective, RewardObjective):
         return objective.knobs.compare == "pairs"
     return isinstance(objective, PreferenceObjective) and objective.knobs.paired

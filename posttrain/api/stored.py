@@ -39,7 +39,7 @@ def train_on_rollouts(
     on_step: Callable[[int, dict[str, float]], None] | None = None,
     name: str = NAME,
 ) -> Trained:
-    """Train the model in place on stored rollouts, with the log-probs that their sampler recorded.
+    """Train the model in place on stored rollouts, using the log-probs that their sampler recorded.
 
     rollouts: the folder `rollouts` of an output of `train_online`, or of a run of a pipeline. Other arguments: as in
     `train_online`.

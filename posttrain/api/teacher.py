@@ -72,7 +72,7 @@ def distill(
     params = _config(config, algorithm, reward, settings, seed)
     check_config(params, StudentConfig, NAME, {} if config is None else {**given, "seed": (seed, 0)})
     if (share := getattr(params, "own", 1.0)) < 1 and not demonstrations:
-        what = f"own = {share} learns from given answers too, and there are none"
+        what = f"own = {share} also trains on given answers, but there are none"
         raise ParamsError(what=what, where="demonstrations", fix="Give sft rows, or set own: 1")
     named = _named(teacher, model, params)
 

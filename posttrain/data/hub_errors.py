@@ -22,7 +22,7 @@ def hub_error(error: BaseException, repo: Repo, name: str, revision: str, where:
 
 
 def unreachable(error: BaseException) -> bool:
-    """Return whether the Hub could not be reached or was not contacted."""
+    """Tell whether the Hub could not be reached or was not contacted."""
     return any(isinstance(raised, ConnectionError | TimeoutError) or _transport(raised) for raised in _chain(error))
 
 
@@ -79,7 +79,7 @@ def _offline() -> bool:
 
 
 def _transport(error: BaseException) -> bool:
-    """Return whether it is a connection failure. The Hub's libraries use httpx2, datasets also httpx."""
+    """Tell whether it is a connection failure. The Hub's libraries use httpx2, datasets also httpx."""
     return any(
         base.__name__ == "TransportError" and base.__module__.startswith("httpx") for base in type(error).__mro__
     )

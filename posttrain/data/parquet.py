@@ -49,7 +49,7 @@ _SHARED: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Return whether a healthy file can raise this. A damaged one may request more memory than the machine has."""
+    """Tell whether an intact file can raise this error. A damaged file may request more memory than the machine has."""
     wanted, memory = ALLOCATION.search(str(error)), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return lacks_resources(error) and not (wanted and int(wanted[1]) > memory)
 

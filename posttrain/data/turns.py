@@ -129,7 +129,7 @@ def type_name(value: Any) -> str:
 
 
 def _has_more(turn: Row) -> bool:
-    """Return whether a turn has more than role and content."""
+    """Tell whether a turn has more than role and content."""
     return len(turn) > 2 or not turn.keys().isdisjoint(FIELDS)
 
 
@@ -199,7 +199,7 @@ def _fields(turn: Row, where: str) -> dict[str, Any]:
 
 
 def _weight(found: dict[str, Any], turn: Row, where: str) -> int:
-    """Return whether a turn is trained, as a number. Reject other weights."""
+    """Tell whether a turn is trained, as a number. Reject other weights."""
     value = found[WEIGHT]
     if isinstance(value, bool) or value not in (0, 1) or turn["role"] != "assistant":
         raise RowError(f"{where} has the weight {short_repr(value)}; give 0 or 1, to a turn of the assistant")
@@ -239,7 +239,7 @@ def _tools(row: Row) -> str | None:
 
 
 def variables(row: Row) -> str | None:
-    """Return the row's extra template variables as JSON. The row has an object or the JSON text of one."""
+    """Return the row's extra template variables as JSON. The row contains an object or its JSON text."""
     value = row.get(VARIABLES)
     given = _json(value) if isinstance(value, str) else _without_nulls(value)
     if value is None or given == {}:

@@ -1,4 +1,4 @@
-"""The settings that decide which completions an evaluation samples. Its scores have other settings."""
+"""The settings that determine an evaluation's completions. Its scores have separate settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns before each prompt of an evaluation, and how much text its results keep."""
+"""Turns before each prompt of an evaluation, and how much text its results store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sample one policy on prompts, and measure what needs its weights. Scores come later and need none."""
+"""Sample one policy on prompts, and compute the metrics that need its weights. Scores come later, without weights."""
 
 from __future__ import annotations
 

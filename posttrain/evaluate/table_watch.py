@@ -1,4 +1,4 @@
-"""`watch` of runs that learn from a table: evaluate the model on held-out rows during training."""
+"""`watch` of runs that train on a table: evaluate the model on held-out rows during training."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TableWatch(WatchRule):
 
 
 class DemonstrationWatch(TableWatch):
-    """The same for demonstrations. If their prompts are sampled, the reward of the samples decides."""
+    """Evaluation on demonstrations. If their prompts are sampled, the reward of the samples decides."""
 
     reward: dict[str, Any] | None = Field(
         None,

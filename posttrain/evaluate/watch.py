@@ -20,7 +20,7 @@ from posttrain.settings.params import Params
 
 
 class WatchRule(Params):
-    """When a model is evaluated during training, and the consequences."""
+    """Settings: when a model is evaluated during training, and the consequences."""
 
     every: int = Field(
         10,
@@ -28,7 +28,9 @@ class WatchRule(Params):
         description="optimizer steps between evaluations; the start and the end are always evaluated. Without "
         "`watch`, nothing is evaluated",
     )
-    keep: Literal["last", "best"] = Field("last", description="weights to save: last, or those of the best evaluation")
+    keep: Literal["last", "best"] = Field(
+        "last", description="weights to save: the last weights, or the weights of the best evaluation"
+    )
     patience: int | None = Field(
         None,
         ge=1,
@@ -61,7 +63,7 @@ LOSS: Final[tuple[Quantity, ...]] = (Quantity("loss", "loss", -1),)
 
 @dataclass(eq=False)
 class HeldoutWatch:
-    """Evaluates a model before some steps, keeps the best weights, and says when to stop: a `Watch` of a run."""
+    """Evaluates a model before some steps, keeps the best weights, and decides when to stop: a `Watch` of a run."""
 
     params: WatchRule
     measure: Measure
@@ -94,7 +96,7 @@ class HeldoutWatch:
         return {**metrics, **newest.figures}
 
     def finish(self) -> dict[str, float]:
-        """Restore the policy that is kept. Return its step and its measurements as metrics."""
+        """Restore the policy to save. Return its step and its measurements as metrics."""
         best, last = self.history.best, self.history.evaluations[-1]
         kept = best if self._best else last
         with torch.no_grad():
@@ -116,7 +118,7 @@ class HeldoutWatch:
         return {**self.history.state_dict(), **{f"best.{name}": part for name, part in self._best.items()}}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         self.history.load_state_dict(tensors)
         self._best = {name: as_divided(tensors[f"best.{name}"], part) for name, part in self._best.items()}
 

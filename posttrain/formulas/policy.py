@@ -30,7 +30,7 @@ def product_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> 
 
 
 def inside(ratio: Tensor, low: float | None, high: float) -> Tensor:
-    """Return whether low <= r <= high."""
+    """Tell whether low <= r <= high."""
     return (ratio <= high) & (ratio >= (low or 0.0))
 
 

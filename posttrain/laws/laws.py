@@ -26,7 +26,7 @@ Check = Callable[[Any, Shape], float | None]
 
 @dataclass(frozen=True)
 class Law:
-    """A property of objectives, how its error is measured, and the largest error that counts as rounding."""
+    """A property of objectives, the measure of its error, and the largest error that counts as rounding."""
 
     text: str
     check: Check
@@ -218,7 +218,7 @@ def _all_below_0(parts: Tensor, example: Callable[[int], Example]) -> float:
 
 
 def single_precision(objective: Objective, shape: Shape) -> float | None:
-    """Return the error of single precision. It is None where rounding decides which tokens are marked."""
+    """Return the error of single precision. It is None if rounding decides which tokens are marked."""
     case = build(objective, shape)
     single = case.cast(torch.float32)
     if _marked(single) != _marked(case) and _has_ties(case):
@@ -233,7 +233,7 @@ def _marked(case: Case) -> dict[str, list[bool]]:
 
 
 def _has_ties(case: Case) -> bool:
-    """Return whether changes as small as single-precision rounding change which tokens are marked."""
+    """Tell whether changes as small as single-precision rounding change which tokens are marked."""
     draw = torch.Generator().manual_seed(0)
     for _ in range(16):
         tokens, rows = dict(case.step.tokens), dict(case.step.rows)

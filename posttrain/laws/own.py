@@ -103,7 +103,7 @@ class Checked(NamedTuple):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether a law fails, or it cannot be computed."""
+        """True if a law fails or cannot be computed."""
         return self.failed > 0 or self.error is not None
 
     def result(self) -> str:

@@ -106,7 +106,7 @@ class Phase(ContextDecorator):
 
 
 def _in_main_thread() -> bool:
-    """Return whether this is the main thread. The time of other threads is not measured."""
+    """Tell whether this is the main thread. The time of other threads is not measured."""
     return threading.current_thread() is threading.main_thread()
 
 

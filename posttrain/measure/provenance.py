@@ -40,7 +40,7 @@ def hardware() -> dict[str, str]:
 
 
 def is_maker(value: Any) -> TypeGuard[Maker]:
-    """Return whether a JSON value is a maker."""
+    """Tell whether a JSON value is a maker."""
     return (
         isinstance(value, dict)
         and value.keys() - {"settings"} == {"files", "packages", "cpu"}

@@ -1,4 +1,4 @@
-"""If a stage makes no progress for long, print a line and the stacks of all processes, to show what it waits for."""
+"""If a stage makes no progress for long, print a line and the stacks of all processes, to show where it waits."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _children() -> Iterator[str]:
 
 
 def _handles(pid: int) -> bool:
-    """Return whether a process handles the signal. Otherwise the signal would end it."""
+    """Tell whether a process handles the signal. Otherwise the signal would end it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:

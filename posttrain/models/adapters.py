@@ -1,4 +1,4 @@
-"""Adapters: small trained matrices beside a frozen model's own, in PEFT's layers. This file works without peft.
+"""Adapters: small trained matrices next to a frozen model's matrices, in PEFT's layers. This file works without peft.
 
 y = x W^T + (alpha / rank) (x A^T) B^T     LoRA; B starts at 0, so training starts from the frozen model
 y = x (m / |W'| W')^T, W' = W + (alpha / rank) B A     DoRA; |.| of each row, m starts at |W|
@@ -46,7 +46,7 @@ class LoraOptions(Options):
     targets: str | list[str] = Field(
         ALL_LINEAR,
         min_length=1,
-        description="linear layers that get an adapter: all but the head and a mixture's routers and experts; or "
+        description="linear layers with an adapter: all, except the head and a mixture's routers and experts; or "
         "names such as q_proj",
     )
     dropout: float = Field(
@@ -114,7 +114,10 @@ def adapter_of(model: Any) -> TrainedAdapter | None:
 
 
 def share_tensors(model: Any) -> Any:
-    """Return another model with the same tensors. It takes no memory, and additions to one do not affect the other."""
+    """Return another model with the same tensors.
+
+    It needs no extra memory, and additions to one model do not affect the other.
+    """
     shared: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, shared)
 
@@ -125,7 +128,7 @@ def linear_of(layer: Any) -> Any:
 
 
 def is_plain(layer: Any) -> bool:
-    """Return whether the layer is a matrix, optionally with one adapter that `merged_weight` supports."""
+    """Tell whether the layer is a matrix, optionally with one adapter that `merged_weight` supports."""
     if type(linear_of(layer)) not in (nn.Linear, Nf4Linear) or not hasattr(layer, "lora_A"):
         return type(layer) in (nn.Linear, Nf4Linear)
     known = all(type(variant).__name__ == "DoraLinearVariant" for variant in layer.lora_variant.values())
@@ -134,7 +137,7 @@ def is_plain(layer: Any) -> bool:
 
 @torch.no_grad()
 def merged_weight(layer: Any) -> Tensor:
-    """Return the layer's effective weight: its own, or a new one with the adapter merged."""
+    """Return the layer's effective weight: its own weight, or a new tensor with the adapter merged."""
     linear = linear_of(layer)
     weight: Tensor = linear.dense_weight() if isinstance(linear, Nf4Linear) else linear.weight
     if not hasattr(layer, "lora_A") or layer.disable_adapters:

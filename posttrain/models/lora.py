@@ -46,7 +46,9 @@ def add(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
             inject_adapter_in_model(config, model)
     except ValueError as error:  # peft's own refusal, e.g. of layers of a state space model
         fix = "List other layers in adapter.targets, or train all weights: adapter: none"
-        raise ModelError(what=f"{base} takes no adapter ({error})", where=type(model).__name__, fix=fix) from error
+        raise ModelError(
+            what=f"{base} cannot have an adapter ({error})", where=type(model).__name__, fix=fix
+        ) from error
     fuse_adapters(model)
     if is_scorer(model):
         model.score.requires_grad_(requires_grad=True)

@@ -41,7 +41,7 @@ TOP_K_BYTES, TOP_P_BYTES = 20, 33
 
 
 def byte_count(parts: Iterable[Tensor]) -> int:
-    """Return the total size of tensors, counting shared ones once."""
+    """Return the total size of tensors, counting shared tensors once."""
     places = {_place(part): part for part in parts}
     return sum(part.nbytes for part in places.values())
 

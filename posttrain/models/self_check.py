@@ -1,4 +1,4 @@
-"""A check at load: whether a model gives its own values when run packed and decoded from our cache."""
+"""A check at load: a model must compute the same values when run packed and decoded from our cache."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAULTS = (ArithmeticError, AttributeError, LookupError, ModelError, RuntimeError
 
 @torch.inference_mode()
 def verify_forward(model: Any, where: str) -> None:
-    """Run the model packed if that gives its own values, else in padded rows, else reject it."""
+    """Run the model packed if that computes the same values, else in padded rows, else reject it."""
     first, second = ([token % model.config.get_text_config().vocab_size for token in row] for row in ROWS)
     rows = [first, [*second, NEXT % model.config.get_text_config().vocab_size]]
     head = None if type(model).__name__.endswith("ForSequenceClassification") else head_of(model)
@@ -80,7 +80,7 @@ def _scaled_head(model: Any, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
 
 
 def _close(values: Tensor, expected: Tensor) -> bool:
-    """Return whether values are equal except for rounding."""
+    """Tell whether values are equal except for rounding."""
     size = float(expected.abs().max())
     return torch.allclose(values, expected, rtol=0, atol=TOLERANCE * size)
 
@@ -132,7 +132,7 @@ def _packed_and_decoded(model: Any, rows: list[list[int]]) -> Tensor:
 
 
 def _decodes_from_its_own_cache(model: Any, rows: list[list[int]], expected: Tensor) -> bool:
-    """Return whether its own cache gives the logits of whole rows, even if rows share a prompt and one leaves."""
+    """Tell whether its own cache gives the logits of whole rows, even if rows share a prompt and one leaves."""
     decoder, device = OwnCacheDecoder(model), device_of(model)
     first, second = rows
     try:
@@ -161,7 +161,7 @@ def device_of(model: Any) -> torch.device:
 
 
 def _slides(config: Any) -> bool:
-    """Return whether some layer has a sliding window, as far as the config of this class says."""
+    """Tell whether some layer has a sliding window, as far as the config of this class says."""
     known = {field.name for field in dataclasses.fields(config)}
     kinds = getattr(config, "layer_types", None) or ("sliding_attention",)
     has_window = "sliding_window" in known and config.sliding_window is not None

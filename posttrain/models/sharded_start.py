@@ -37,7 +37,7 @@ def parted(make: Callable[..., Any], runtime: Runtime, mesh: DeviceMesh) -> Any:
 
 
 def copy_flags(whole: Any | None, model: Any) -> None:
-    """Give the model what the first process found out about the whole one."""
+    """Give the model the facts that the first process found out about the whole model."""
     flags = world.from_first(lambda: {name: bool(getattr(whole, name, False)) for name in FLAGS})
     if flags["runs_in_rows"]:
         model.set_attn_implementation(world.from_first(lambda: whole.config._attn_implementation))  # type: ignore[union-attr]

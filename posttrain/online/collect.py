@@ -1,4 +1,4 @@
-"""Make one round of groups: sample completions or read stored ones, score them, and turn each group into batch rows."""
+"""Make one round of groups: sample or read stored completions, score them, and turn each group into batch rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Draw(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name that decides its random numbers."""
+        """The name that determines its random numbers."""
         return f"{self.round}:{self.attempt}"
 
 
@@ -53,9 +53,9 @@ class GroupSampler(Protocol):
     """Returns the completions of a round, from the policy or a finished run."""
 
     scored: bool
-    """Whether the rollouts already have scores."""
+    """True if the rollouts already have scores."""
     background: bool
-    """Whether it may sample in a thread while the policy trains."""
+    """True if it may sample in a thread while the policy trains."""
 
     def sync(self, step: int) -> None:
         """Sample with the weights before this optimizer step."""

@@ -1,4 +1,4 @@
-"""The settings for training on own samples, with the objective, batch source and update rule that they define."""
+"""The settings for training on the policy's samples, and the objective, batch source and update rule they define."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class WatchParams(WatchRule):
 
 
 class OnlineConfig(TrainingParams):
-    """The settings of every algorithm that trains on own samples."""
+    """The settings of every algorithm that trains on the policy's samples."""
 
     rate_kind = "online"
     example: ClassVar[str] = "grpo"
@@ -110,7 +110,7 @@ class OnlineConfig(TrainingParams):
 
     rollouts: Stored = Field(
         "full",
-        description="samples whose text and tokens are stored in rollouts/. full: all. sample: one prompt in 20. "
+        description="samples whose text and tokens are stored in rollouts/. full: all. sampled: one prompt in 20. "
         "Numbers are always stored. `replay`, offline runs and regrading need full",
     )
     rollouts_gb: float = Field(
@@ -120,7 +120,7 @@ class OnlineConfig(TrainingParams):
 
     @classmethod
     def preset(cls, algorithm: str, **settings: Any) -> OnlineConfig:
-        """Return the settings of an algorithm (grpo, ppo, rloo, online_dpo, ...) with these replaced.
+        """Return the settings of an algorithm (grpo, ppo, rloo, online_dpo, ...) with the given settings replaced.
 
         Example: `OnlineConfig.preset("grpo", reward={"correct": 1.0}, rollout={"rounds": 20}, kl="none")`
         """
@@ -174,12 +174,15 @@ class OnlineConfig(TrainingParams):
 
     @property
     def reference_moves(self) -> bool:
-        """Whether the reference is renewed."""
+        """True if the reference is renewed."""
         return self.renew_reference is not None
 
     @property
     def tries(self) -> int:
-        """How often a round's groups are drawn. Above 1, groups of equal rewards are drawn again (dynamic sampling)."""
+        """Maximum number of draws of a group in a round.
+
+        Above 1, groups of equal rewards are drawn again (dynamic sampling).
+        """
         return 1
 
     @property
@@ -189,7 +192,7 @@ class OnlineConfig(TrainingParams):
 
     @property
     def has_opponents(self) -> bool:
-        """Whether half of each group comes from the mixture, as opponents of the other half."""
+        """True if half of each group comes from the mixture, as opponents of the other half."""
         return False
 
     @property
@@ -199,7 +202,7 @@ class OnlineConfig(TrainingParams):
 
     @property
     def learned_from(self) -> dict[str, WeightedReward]:
-        """The rewards that must be able to judge a prompt, or it is not sampled."""
+        """Rewards that must be able to judge a prompt. Other prompts are not sampled."""
         return self.terms
 
     def source(self, samples: BatchSource, text: ChatText) -> BatchSource:  # noqa: ARG002
@@ -207,12 +210,12 @@ class OnlineConfig(TrainingParams):
         return samples
 
     def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:  # noqa: ARG002
-        """Return own samples together with other rows: demonstrations for a student, or text (ptx)."""
+        """Return the policy's samples together with other rows: demonstrations for a student, or text (ptx)."""
         return own
 
     @property
     def most_rollouts(self) -> int:
-        """The most rollouts that the run can sample."""
+        """Maximum number of rollouts that the run can sample."""
         rollout = self.rollout
         return rollout.rounds * rollout.prompts * rollout.group_size * self.tries
 
@@ -243,7 +246,7 @@ class OnlineConfig(TrainingParams):
 
     @property
     def compares_groups(self) -> bool:
-        """Whether a group of equal rewards has no gradient."""
+        """True if a group of equal rewards has no gradient."""
         return False
 
     def monitor(self, section: str) -> RewardMonitor:
@@ -255,17 +258,17 @@ class OnlineConfig(TrainingParams):
         return adamw(models.trained, self, steps, models.policy)
 
     def step_tokens(self, longest_prompt: int) -> int:
-        """Return the most tokens of an optimizer step, with all rows as long as the longest prompt and completion."""
+        """Return the maximum number of tokens of an optimizer step: all rows have the longest prompt and completion."""
         groups = -(-self.rollout.prompts // self.rollout.minibatches) + self.rollout.replay.groups
         return groups * self.rollout.group_size * self.longest_row(longest_prompt)
 
     def longest_row(self, longest_prompt: int) -> int:
-        """Return the most tokens of a row."""
+        """Return the maximum number of tokens of a row."""
         return longest_prompt + self.rollout.sampling.max_tokens
 
 
 class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
-    """Settings of a policy objective on own samples."""
+    """Settings of a policy objective on the policy's samples."""
 
     text: TextParams = Field(default_factory=TextParams)
     router: ReplayParams = Field(default_factory=ReplayParams)
@@ -301,12 +304,12 @@ class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
         return self
 
     def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:
-        """Return own samples, with windows of text for ptx."""
+        """Return the policy's samples, with windows of text for ptx."""
         return PtxSource(own, given, self.text.rows, self.seed) if self.ptx and len(given) else own
 
     @property
     def has_critic(self) -> bool:
-        """Whether the advantage needs values."""
+        """True if the advantage needs values."""
         return self.advantage_entry.valued
 
     def objective(self) -> Objective:
@@ -325,19 +328,19 @@ class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
 
     @property
     def has_opponents(self) -> bool:
-        """Whether the advantage is a win rate."""
+        """True if the advantage is a win rate."""
         return isinstance(self.advantage, WinRateOptions)
 
     @property
     def terms(self) -> dict[str, WeightedReward]:
-        """The rewards of a sample. The setting `overlong` adds the reward of that name."""
+        """The rewards of a sample. The setting `overlong` adds the reward `overlong`."""
         if self.overlong is None:
             return self.reward
         return {**self.reward, OVERLONG: term(OVERLONG, {"fraction": self.overlong})}
 
     @property
     def compares_groups(self) -> bool:
-        """Whether the advantage is relative to the group."""
+        """True if the advantage is relative to the group."""
         return self.advantage_entry.grouped
 
     def runtime(self) -> Runtime:
@@ -354,11 +357,11 @@ class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
 
     @property
     def divides_models(self) -> bool:
-        """Whether models may be sharded. TRPO differentiates twice, which FSDP does not support."""
+        """True if models may be sharded. TRPO differentiates twice, which FSDP does not support."""
         return not isinstance(self.update, TrpoOptions)
 
     def step_tokens(self, longest_prompt: int) -> int:
-        """Return the most tokens of samples plus pretraining text."""
+        """Return the maximum number of tokens of samples plus pretraining text."""
         text = self.text.rows * (self.text.window + 1) if self.ptx else 0
         return super().step_tokens(longest_prompt) + text
 
@@ -368,7 +371,7 @@ CONFIGS = Algorithms((POLICY_ROWS, lambda _: OnlinePolicyConfig), (SAMPLED_ROWS,
 
 
 def reward_refusal(run: OnlinePolicyConfig) -> str | None:
-    """Return why the rewards do not fit the way the run compares them; None if they fit."""
+    """Return the reason why the rewards do not fit the way the run compares them; None if they fit."""
     gates = [name for name, term in run.terms.items() if term.gate]
     if gates and run.advantage_entry.by_part:
         compared = f"advantage '{run.advantage.type}' compares each part by itself, without gates"

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def sampled_demonstrations(
     run: TrainingRun, params: DemonstrationWatch, loss: Measure, rows: pl.DataFrame, text: ChatText, where: str
 ) -> Measure:
-    """Return a measure that samples and scores the prompts of demonstrations, in addition to the rows' loss."""
+    """Return a measure that samples and scores the prompts of demonstrations, in addition to measuring their loss."""
     with_tools = rows.filter(rows["tools"].is_not_null()) if "tools" in rows.columns else rows.clear()
     if len(with_tools):
         what = f"row {with_tools['id'][0]} has tools, which samples would not see"

@@ -78,9 +78,9 @@ class Sampling:
     most: int
     """The most rollouts that the run can sample."""
     longest: int
-    """The most tokens of a row."""
+    """Maximum number of tokens of a row."""
     keeps: bool = False
-    """Whether rollouts contain the tokens that each token was drawn from."""
+    """True if rollouts contain the tokens that each token was drawn from."""
 
 
 def unchecked(frame: pl.DataFrame, file: Path) -> pl.DataFrame:  # noqa: ARG001
@@ -89,13 +89,13 @@ def unchecked(frame: pl.DataFrame, file: Path) -> pl.DataFrame:  # noqa: ARG001
 
 
 def most_bytes(stored: Stored, rollouts: int, longest: int) -> float:
-    """Return the size of this many rollouts if all are as long as the longest."""
+    """Return the size of this number of rollouts if each has the maximum length."""
     share = {"full": 1.0, "sampled": 1 / SAMPLED_SHARE, "none": 0.0}[stored]
     return rollouts * (FIGURE_BYTES + share * TOKEN_BYTES * longest)
 
 
 class SampleLog(StepLog, Protocol):
-    """Stores the samples of a training, and which of them each step was trained on."""
+    """Stores the samples of a training run, and the samples that each step was trained on."""
 
     def add(
         self, number: int, attempt: int, first: int, rollouts: Sequence[Rollout],
@@ -108,7 +108,7 @@ class SampleLog(StepLog, Protocol):
 
 
 class NoRollouts(NoLog):
-    """Stores no sample."""
+    """Stores no samples."""
 
     def add(
         self, number: int, attempt: int, first: int, rollouts: Sequence[Rollout],
@@ -239,7 +239,7 @@ class RolloutLog:
         return {"sizes": sizes, "rows": torch.tensor([self._rows, ends]), "trained": self._trained_columns()}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         self._sizes = dict(tensors["sizes"].tolist())
         self._rows, ends = tensors["rows"].tolist()
         self._text_ends = None if ends < 0 else ends

@@ -44,7 +44,7 @@ class ServedTeacher(Connection):
         try:
             found = self.run(self._all(rows))
         except NoReply as error:
-            what = f"the teacher at {self._params.url} gives no log-probs ({error.status}: {error.reason})"
+            what = f"the teacher at {self._params.url} returned no log-probs ({error.status}: {error.reason})"
             fix = "Run the stage again when the teacher answers; it continues from the last checkpoint"
             if error.status == "error":
                 fix = (
@@ -80,7 +80,7 @@ class ServedTeacher(Connection):
         for token in tokens:
             ranked = sorted((-float(said["logprob"]), int(name)) for name, said in token.items())[: self._top]
             if len(ranked) < self._top:
-                what = f"it names {len(ranked)} tokens where served.top = {self._top} are asked for"
+                what = f"it returned {len(ranked)} tokens, but served.top = {self._top}"
                 raise ParamsError(what=what, where=f"{self._where}.served", fix="Lower top, or raise its own limit")
             ids.append([name for _, name in ranked])
             logps.append([min(-logp, 0.0) for logp, _ in ranked])

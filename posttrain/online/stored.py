@@ -57,7 +57,7 @@ class OfflineConfig(TrainingParams, PolicyConfig):
 
     @classmethod
     def preset(cls, algorithm: str, **settings: Any) -> OfflineConfig:
-        """Return the settings of an algorithm (grpo, dapo, ...) with these replaced.
+        """Return the settings of an algorithm (grpo, dapo, ...) with the given settings replaced.
 
         Example: `OfflineConfig.preset("grpo", correction="truncate", epochs=2)`
         """
@@ -86,7 +86,7 @@ class OfflineConfig(TrainingParams, PolicyConfig):
 
     @property
     def has_critic(self) -> bool:
-        """Whether the advantage needs values."""
+        """True if the advantage needs values."""
         return self.advantage_entry.valued
 
     @property
@@ -105,7 +105,7 @@ STORED: Final = Algorithms((POLICY_ROWS, lambda _: OfflineConfig))
 
 @dataclass(frozen=True)
 class LoggedRollouts:
-    """The scored rollouts of a run by group, and how they were sampled."""
+    """The scored rollouts of a run by group, and their sampling settings."""
 
     table: pl.DataFrame
     groups: Sequence[tuple[int, int]]
@@ -115,7 +115,7 @@ class LoggedRollouts:
 
     @property
     def largest(self) -> int:
-        """The most tokens of a group, if all its rollouts were as long as the longest of the table."""
+        """Maximum number of tokens of a group: all its rollouts are as long as the longest in the table."""
         tokens = self.table.select(pl.col("prompt_ids").list.len() + pl.col("completion_ids").list.len())
         return int(tokens.max().item()) * max(size for _, size in self.groups)
 
@@ -127,7 +127,7 @@ class LoggedRollouts:
 def logged_rollouts(
     table: pl.DataFrame, summary: Mapping[str, Any], vocabulary: str, where: str, *, grouped: bool
 ) -> LoggedRollouts:
-    """Return the scored rollouts. `grouped`: also leave out groups with only one rollout left.
+    """Return the scored rollouts. `grouped`: also drop groups with only one rollout left.
 
     `summary`: run.json next to the table; `vocabulary`: the vocabulary of the policy's tokenizer.
     """

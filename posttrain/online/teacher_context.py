@@ -1,4 +1,4 @@
-"""The teacher's prompts: the student's prompt after a context as system turn, which may contain values of the row."""
+"""The teacher's prompts: the student's prompt after a system turn with the context, which may use the row's values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def prompts_in_context(
     text: ChatText, context: str, prompts: Sequence[Prompt], questions: Sequence[Conversation], where: str, *,
     source: str = "prompts",
 ) -> dict[tuple[int, ...], list[int]]:  # fmt: skip
-    """Return the teacher's prompt for each prompt of the student: the same prompt after the context as system turn.
+    """Return the teacher's prompt for each student prompt: the same prompt after a system turn with the context.
 
     In the context, `{answer}` is the answer of a prompt, and `{NAME}` a value of its `info`. `questions`: the prompts
     of demonstrations. `source`: the name of the prompts in messages.
@@ -60,7 +60,7 @@ def _filled(context: str, prompt: Prompt | None, source: str, where: str) -> str
             return str(found)
         has = ", ".join(name for name, text in known.items() if isinstance(text, str | int | float)) or "none"
         row = "" if prompt is None else f"row {prompt.id} of "
-        what = f"it has {{{place[2]}}}, and {row}{source} has no such text or number. It has {has}"
+        what = f"it has {{{place[2]}}}, but {row}{source} has no such text or number. It has {has}"
         fix = f"Add it to the row's `info`, or write {{{{{place[2]}}}}} for the word in braces"
         raise DataError(what=what, where=where, fix=fix)
 

@@ -25,7 +25,7 @@ from posttrain.train.step import StepClosure
 
 
 def trpo_refusal(params: TrainingParams) -> str | None:
-    """Return why a run cannot use this update rule; None if it can."""
+    """Return the reason why a run cannot use this update rule; None if it can."""
     if params.activations != "keep":
         value = f"activations = {params.activations}"
         return f"{value}: update trpo differentiates twice, which needs all of them. Use keep"
@@ -60,7 +60,7 @@ class TrustRegion:
         return float(sum(world.gathered(sum(float(part) for part in self._kls()))))
 
     def kl_gradient_product(self, vector: list[Tensor]) -> list[Tensor]:
-        """Return F v, the gradient of (gradient of mean KL) . v. At the old policy, KL's own gradient is 0."""
+        """Return F v, the gradient of (gradient of mean KL) . v. At the old policy, the gradient of the KL is 0."""
         parameters = [p for p in self._models.policy.parameters() if p.requires_grad]
         product = [torch.zeros_like(p) for p in parameters]
         with sdpa_kernel(SDPBackend.MATH):
@@ -110,7 +110,7 @@ class Trpo:
         return state
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         if self._critic:
             self._critic.load_state_dict(tensors)
 

@@ -15,7 +15,7 @@ SHOWN = 3
 
 
 def check_canaries(reward: RewardSum, prompts: Sequence[Prompt], where: str) -> None:
-    """Reject a reward that fails, or that scores a right completion below 1 or a wrong one above 0."""
+    """Reject a reward that fails, or that scores a right completion below 1 or a wrong completion above 0."""
     for name in reward.terms:
         scored = list(_scored(reward, name, prompts))
         if failed := [(rollout, score) for rollout, _, score in scored if score.status in FAILED]:

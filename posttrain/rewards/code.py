@@ -83,7 +83,7 @@ _INFO: Final = TypeAdapter(CodeInfo)
 
 
 def code_info(info: Mapping[str, Any]) -> CodeInfo:
-    """Return the tests of a prompt. A ValueError says what is wrong with them."""
+    """Return the tests of a prompt. A ValueError explains an error in them."""
     if "tests" not in info and "stdout" in info:
         info = {**info, "tests": [{"stdin": info.get("stdin", ""), "stdout": info["stdout"]}]}
     if "tests" not in info:
@@ -114,7 +114,7 @@ def _check_python(name: str, text: str) -> None:
 
 
 def assertions(info: CodeInfo) -> str:
-    """Return the assertions as one Python text; empty if the tests are inputs with outputs."""
+    """Return all assertions as one Python text; empty if the tests are inputs with outputs."""
     if isinstance(info.tests, str):
         return info.tests
     return "\n".join(test for test in info.tests if isinstance(test, str))

@@ -30,7 +30,7 @@ Several = Annotated[Rewards, AfterValidator(_two_or_more)]
 
 
 class CascadeOptions(Params):
-    """A list of rewards. Each one scores what the reward before it could not score."""
+    """A list of rewards. Each reward scores only the completions that the reward before it could not score."""
 
     of: Several = Field(description="rewards in order, as in `reward`")
     unsure: dict[str, list[float]] = Field(
@@ -49,7 +49,7 @@ class CascadeOptions(Params):
 
 
 class MilestoneOptions(Params):
-    """Rewards that a completion reaches one after the other."""
+    """Milestones: rewards that a completion reaches one after another."""
 
     of: Several = Field(description="rewards in order, as in `reward`; a milestone is reached at score 1")
     credits: list[float] | None = Field(
@@ -60,7 +60,9 @@ class MilestoneOptions(Params):
     @model_validator(mode="after")
     def _a_credit_each(self) -> MilestoneOptions:
         if self.credits is not None and len(self.credits) != len(self.of):
-            raise ValueError(f"credits has {len(self.credits)} numbers for {len(self.of)} rewards. Give one for each")
+            raise ValueError(
+                f"credits has {len(self.credits)} numbers for {len(self.of)} rewards. Give one number for each reward"
+            )
         return self
 
 

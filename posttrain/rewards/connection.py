@@ -91,7 +91,7 @@ class ConnectionParams(Params):
 
 
 class NoReply(Exception):  # noqa: N818  a result, not a defect
-    """After all tries, the endpoint gave no usable reply."""
+    """The endpoint gave no usable reply after all tries."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
@@ -105,7 +105,7 @@ class NoReply(Exception):  # noqa: N818  a result, not a defect
 
 
 class TryAgainError(Exception):
-    """One try failed. `wait`: seconds that the endpoint asks to wait."""
+    """One try failed. `wait`: the waiting time in seconds that the endpoint requests."""
 
     def __init__(self, reason: str, wait: float = 0.0) -> None:
         super().__init__(reason)
@@ -113,7 +113,7 @@ class TryAgainError(Exception):
 
 
 class SilentError(TryAgainError):
-    """One try got no answer at all."""
+    """One try received no answer."""
 
 
 class Connection:
@@ -129,7 +129,7 @@ class Connection:
         self.counts: Counter[str] = Counter()
 
     def run(self, questions: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a round of questions. In a notebook, which has its own event loop, a thread runs it."""
+        """Return the result of a round of questions. In a notebook (with its own event loop), a thread runs it."""
 
         async def opened() -> T:
             async with self._opened():

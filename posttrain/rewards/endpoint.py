@@ -27,7 +27,7 @@ class ServedModelOptions(LearnedOptions, ConnectionParams):
 
     url: str = Field(description="URL that conversations are posted to, e.g. http://127.0.0.1:8000/classify")
     label: int | None = Field(
-        None, ge=0, description="index of the output that is the score, from 0; null: the model has only one"
+        None, ge=0, description="index of the output that is the score, from 0; null: the model has only one output"
     )
 
 

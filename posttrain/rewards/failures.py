@@ -1,4 +1,4 @@
-"""Remove rollouts that a reward could not score from the batch, and end a run with too many of them."""
+"""Remove rollouts that a reward could not score from the batch, and end a run with too many such rollouts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 def wait_above(on_failures: OnFailures, max_failed: float) -> float | None:
-    """Return the share of unscored rollouts at which a run waits; None if it does not wait."""
+    """Return the share of unscored rollouts above which a run waits; None if it does not wait."""
     return max_failed if on_failures == "wait" else None
 
 
@@ -62,7 +62,7 @@ class Recent:
     total: float = 0.0
 
     def add(self, lost: int, count: int) -> Recent:
-        """Count more rollouts. Older ones fade."""
+        """Count more rollouts. Older rollouts fade."""
         fade = min(1.0, max(MEMORY - count, 0) / self.total) if self.total else 1.0
         self.failed, self.total = self.failed * fade + lost, self.total * fade + count
         return self

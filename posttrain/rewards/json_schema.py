@@ -1,4 +1,4 @@
-"""Score 1 for a completion that is JSON and valid against a schema: a file, one in params.yaml, or the prompt's own."""
+"""Score 1 for a completion with JSON that matches a schema (a file, in params.yaml, or in the prompt's row)."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _read(schema: str) -> str:
 
 @lru_cache(4096)
 def _fault(schema: str) -> str:
-    """Return why a schema cannot be used; empty if it can."""
+    """Return the reason why a schema cannot be used; empty if it can."""
     try:
         loaded = parse_json(schema)
         if not isinstance(loaded, dict | bool):

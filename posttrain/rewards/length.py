@@ -35,9 +35,9 @@ class LengthOptions(Params):
         None, ge=1, description="with target: distance from it at which the score is 0; null: the target"
     )
     shape: Literal["linear", "cosine", "step"] = Field(
-        "linear", description="how the score falls from 1 to 0; step: 1 up to the end, 0 beyond"
+        "linear", description="shape of the fall from 1 to 0; step: 1 up to the end, 0 beyond"
     )
-    unit: Literal["tokens", "words"] = Field("tokens", description="what is counted in the last completion")
+    unit: Literal["tokens", "words"] = Field("tokens", description="unit of the length of the last completion")
 
     @model_validator(mode="after")
     def _one_aim(self) -> LengthOptions:

@@ -29,7 +29,7 @@ Match = Literal["search", "full"]
 
 
 def matches(pattern: str, text: str, match: Match) -> bool:
-    """Return whether the pattern is found in the text or matches all of it.
+    """Tell whether the pattern is found in the text or matches all of it.
 
     Raise TimeoutError if that takes too long.
     """
@@ -43,7 +43,7 @@ def matches(pattern: str, text: str, match: Match) -> bool:
 
 
 def pattern_score(pattern: str, text: str, match: Match) -> Score:
-    """Return 1 if the pattern matches, else 0. A completion on which it takes too long scores 0 too."""
+    """Return 1 if the pattern matches, else 0. A completion with a timeout also scores 0."""
     try:
         return Score(float(matches(pattern, text, match)))
     except TimeoutError as error:
@@ -88,7 +88,7 @@ def _compiled(pattern: str) -> Any:
 
 
 class PatternOptions(Params):
-    """The pattern, and how it must match."""
+    """The pattern, and the kind of match."""
 
     pattern: Annotated[str, AfterValidator(valid_pattern)] = Field(
         description="a regular expression, e.g. '(?i)step 1'"

@@ -39,7 +39,7 @@ def discounted(rollout: Rollout, gamma: float) -> Sequence[float]:
 
 
 def placed_terms(terms: Mapping[str, WeightedReward]) -> dict[str, WeightedReward]:
-    """Return the parts whose rewards belong to single turns or steps. Other parts have a meaning only as a sum."""
+    """Return the parts with rewards for single turns or steps. Other parts are only meaningful as a sum."""
     placed = {name: term for name, term in terms.items() if term.counted and not term.normalise}
     return {
         name: term for name, term in placed.items() if _is_of_turns(name, term) or term.reward.by_step(term.options)
@@ -47,7 +47,7 @@ def placed_terms(terms: Mapping[str, WeightedReward]) -> dict[str, WeightedRewar
 
 
 def rewards_by_token(name: str, term: WeightedReward, rollout: Rollout) -> list[float]:
-    """Return the weighted reward of each turn or step on its last sampled token, and 0 on the others."""
+    """Return the weighted reward of each turn or step on its last sampled token, and 0 on all other tokens."""
     values = [0.0] * len(rollout.logps)
     for end, reward in _of_turns(term, rollout) if _is_of_turns(name, term) else _of_steps(name, rollout):
         if not 1 <= end <= len(values):

@@ -1,4 +1,4 @@
-"""Measure how far an engine's log-probs are from the model's own log-probs of the same tokens."""
+"""Measure the difference between an engine's log-probs and the model's own log-probs of the same tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORRYING: Final = {False: 0.01, True: 0.05}
 def sampler_gap(
     model: Any, rollouts: Sequence[Rollout], temperature: float, runtime: Runtime, where: str
 ) -> dict[str, float]:
-    """Return the mean and largest difference over some samples. Warn if the mean exceeds rounding."""
+    """Return the mean and largest difference over some samples. Warn if the mean is larger than rounding errors."""
     sampled = [rollout for rollout in rollouts if rollout.logps]
     some = sampled[:: max(len(sampled) // ROWS, 1)][:ROWS]
     if not some:

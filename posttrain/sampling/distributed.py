@@ -38,7 +38,7 @@ FINISHES: tuple[Finish, ...] = ("stop", "length")
 
 
 class DistributedSampler:
-    """Decodes with this process's policy. Prompts are dealt to the processes in turn, with all their requests.
+    """Decodes with this process's policy. Prompts are distributed over the processes in turn, with all their requests.
 
     Sharded models are gathered while they decode.
     """
@@ -101,7 +101,7 @@ class RankZeroSampler:
 
     @property
     def context(self) -> int | None:
-        """The most tokens of a request with its completion."""
+        """Maximum number of tokens of a request with its completion."""
         return self._longest
 
     def sync(self, model: Any, version: str) -> None:

@@ -1,4 +1,4 @@
-"""A policy that is only sampled: its settings, how it is loaded, and its engine."""
+"""A policy that is only sampled: its settings, loading and engine."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def engine_of(config: FrozenSampling, where: str, version: str = "") -> OpenSamp
 def gap_of(
     sampler: Sampler, policy: SampledModel, drawn: Sequence[Rollout], temperature: float, name: str
 ) -> dict[str, float]:
-    """Return how far the sampler's log-probs are from the model's own; empty if they are the same."""
+    """Return the difference between the sampler's and the model's own log-probs; empty if they are the same."""
     if "exact" in sampler.can:
         return {}
     from posttrain.sampling.agreement import sampler_gap

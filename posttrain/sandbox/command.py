@@ -1,4 +1,4 @@
-"""Judge each program in a process that the user's command starts in its own isolation: bwrap, runsc, docker run.
+"""Judge each program in a process that the user's command starts and isolates: bwrap, runsc, docker run.
 
 The command starts a Python that reads this package and the program from its input and prints the verdict. It judges as
 elsewhere: with the same limits, the program and its tests in separate processes, and additionally the kernel's
@@ -39,7 +39,7 @@ SHOWN: Final = 300
 
 
 class Command:
-    """The user's command, in whose isolation programs are judged. It starts anew for each program."""
+    """The user's command, which isolates programs. It is started again for each program."""
 
     alive: Final = True
 

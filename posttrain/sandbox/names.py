@@ -1,4 +1,4 @@
-"""The names that tests use: their own, and the program's."""
+"""The names that tests use: names of the tests, and names of the program."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Asking(ast.NodeTransformer):
 
 
 class Names(dict[str, Any]):
-    """The names of the tests. Those that they do not define are the program's, as they are when they are used."""
+    """The names of the tests. Names that the tests do not define belong to the program and are looked up on use."""
 
     def __init__(self, names: dict[str, Any], remote: Remote, entry: str | None, wanted: list[str]) -> None:
         super().__init__(names)
@@ -99,7 +99,7 @@ class Solution(types.ModuleType):
 
 
 def words(tree: ast.AST) -> set[str]:
-    """Return the names in a text, and its attributes with a point."""
+    """Return the names in a text, and its attributes with a leading dot."""
     nodes = list(ast.walk(tree))
     found = {node.id for node in nodes if isinstance(node, ast.Name)}
     found |= {f".{node.attr}" for node in nodes if isinstance(node, ast.Attribute)}

@@ -18,7 +18,7 @@ else:
 
 
 class Called(ModelMetaclass):
-    """The metaclass of settings that a script may create by a call. Validation of plain data does not use it."""
+    """The metaclass of settings that a script may create by a call. Validation of plain data bypasses it."""
 
     if not TYPE_CHECKING:  # the fields are the arguments
 

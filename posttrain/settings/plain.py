@@ -1,4 +1,4 @@
-"""Plain settings data: merge, flatten, search for texts; and format versions of posttrain's files."""
+"""Plain settings data (merge, flatten, search for texts), and format versions of posttrain's files."""
 
 from __future__ import annotations
 

@@ -29,14 +29,14 @@ class Step:
     reward: float = 0.0
     """The reward of this completion. The reward `turns` adds up the rewards of an episode."""
     done: bool = False
-    """Whether the episode ends here. If so, the messages are dropped and the policy never sees them."""
+    """True if the episode ends here. If so, the messages are dropped and the policy never sees them."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """Plain JSON for rewards and tables. Later steps replace keys of earlier ones."""
 
 
 @dataclass(frozen=True)
 class StepFailure:
-    """Why a task failed to return a step. The episode ends, and no reward scores it."""
+    """The reason why a task failed to return a step. The episode ends, and no reward scores it."""
 
     finish: Literal["timeout", "error"]
     reason: str

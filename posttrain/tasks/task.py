@@ -1,4 +1,4 @@
-"""A task: where prompts come from, what happens in an episode, how answers are judged; and all tasks by name."""
+"""A task (the source of prompts, the steps of an episode, the rewards), and all tasks by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def one_turn(rollout: Rollout) -> None:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class Generator:
-    """Makes the tables of a task from parameters. It may leave out `id` and the columns in `OMITTED`."""
+    """Makes the tables of a task from parameters. It may omit `id` and the columns in `OMITTED`."""
 
     params: type[Params]
     kinds: tuple[Kind, ...]
@@ -60,7 +60,7 @@ class Task:
 
     @property
     def has_turns(self) -> bool:
-        """Whether its episodes can have several turns."""
+        """True if its episodes can have several turns."""
         return self.reply is not one_turn
 
 
@@ -72,7 +72,7 @@ PLAIN: Final = Task()
 
 @cache
 def load_task(name: str) -> Task:
-    """Return the task that a prompt table names. The empty name is the plain task."""
+    """Return the task with this name in a prompt table. The empty name is the plain task."""
     if not name:
         return PLAIN
     if name in TASKS:

@@ -40,7 +40,7 @@ Answer = Callable[[Any], dict[str, Any]]
 
 
 def serve(made: Callable[[Mapping[str, Any]], Answer]) -> None:
-    """Answer requests until stdin ends. `made`: makes the function that answers from the first line."""
+    """Answer requests until stdin ends. `made`: creates the answering function from the first line."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -101,7 +101,7 @@ def rollout_to(rollout: Rollout, *, tokens: bool = True) -> dict[str, Any]:
 
 
 def rollout_from(plain: Mapping[str, Any]) -> Rollout:
-    """Return the rollout that `rollout_to` converted."""
+    """Return the rollout from the plain data of `rollout_to`."""
     typed = {"prompt": Prompt(**plain["prompt"]), "row": TokenRow(*plain["row"])}
     return Rollout(**{**plain, **typed, "turn_rewards": tuple(plain["turn_rewards"])})
 
@@ -131,7 +131,7 @@ def worker_pool(program: str, setup: Mapping[str, Any], size: int, env: Collecti
 
 
 def worker_environment(env: Collection[str] | None) -> dict[str, str]:
-    """Return this process's environment without the secrets that are not listed."""
+    """Return this process's environment without secrets that are not listed."""
     known = library_environment()
     secret = secret_variables(known).keys() - {*PASSED, *(HOST.secret_names() if env is None else env)}
     return {name: value for name, value in known.items() if name not in secret}

@@ -53,7 +53,7 @@ TemplateVariables = Annotated[dict[str, Any], AfterValidator(_variables)]
 
 
 def check_read(template: str, variables: Mapping[str, Any], where: str) -> None:
-    """Reject variables that the template does not read."""
+    """Reject variables that the template does not use."""
     unread = [name for name in variables if not reads(template, name)]
     if unread:
         what = f"the chat template does not use {', '.join(unread)}"
@@ -89,7 +89,7 @@ class ChatText:
             )
         if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
             what = f"the tokenizer has several chat templates ({', '.join(tokenizer.chat_template)}) and no default"
-            raise DataError(what=what, where=where, fix="Name one of them 'default'")
+            raise DataError(what=what, where=where, fix="Rename one of them to 'default'")
         source = tokenizer.get_chat_template()
         check_read(source, self.variables, where)
         template = Template(source, tokenizer.special_tokens_map, today, self.variables)
@@ -116,7 +116,7 @@ class ChatText:
         return [self._encode_part(conversation) for conversation in rendered]
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Return the same for one conversation."""
+        """Return the token ids of one conversation up to the start of the next answer."""
         return self.prompts([messages])[0]
 
     def conversations(self, conversations: Sequence[Conversation], turns: Trained) -> list[TokenRow]:
@@ -181,7 +181,7 @@ class ChatText:
         return next((special for special in self._specials if after.startswith(special)), None)
 
     def same_as(self, other: ChatText) -> bool:
-        """Return whether both encode every conversation to the same tokens."""
+        """Tell whether both templates encode every conversation to the same tokens."""
         return self._identity == other._identity
 
     @property

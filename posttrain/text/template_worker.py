@@ -38,7 +38,7 @@ FAILURES: Final = (
 
 
 class Generation(Extension):
-    """`{% generation %}` blocks, which mark trained text. They are rendered in place and their places recorded."""
+    """`{% generation %}` blocks, which mark trained text. They are rendered in place, and their places are recorded."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -56,7 +56,7 @@ class Generation(Extension):
         return jinja2.nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)
 
     def note(self, caller: Any) -> str:
-        """Return the block's text. Its place is after everything that was written before it."""
+        """Return the block's text. Its place is after all text written before it."""
         text: str = caller()
         start = sum(map(len, self.pieces))
         self.blocks.append((start, start + len(text)))
@@ -89,7 +89,7 @@ class Namespace(jinja2.utils.Namespace):
 
 
 class Dict:
-    """`dict` for templates, without the type's own attributes."""
+    """`dict` for templates, without the attributes of the type."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)

@@ -44,13 +44,13 @@ class Rendered:
 
     text: str
     dated: bool
-    """Whether the template asked for today's date and got the fixed one."""
+    """True if the template asked for today's date and got the fixed one."""
     blocks: list[tuple[int, int]]
     """The places of its `{% generation %}` blocks in the text."""
 
 
 class TemplateProcess:
-    """The child process. It starts in the background, and again after a template ended it."""
+    """The child process. It starts in the background, and starts again after a template has ended it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -97,7 +97,7 @@ class Template:
     """Variables of every conversation. A conversation's own variables take precedence."""
 
     def render(self, requests: Sequence[RenderRequest]) -> Iterator[Rendered]:
-        """Yield the conversations in order. An error says what the template does wrong with the next one."""
+        """Yield the conversations in order. An error explains why the template fails on the next conversation."""
         for part in _batches(requests):
             conversations = [
                 {
@@ -122,7 +122,7 @@ class Template:
 
 
 def variables_fault(variables: Any) -> str | None:
-    """Return why a value cannot be the variables of a template; None if it can."""
+    """Return the reason why a value cannot be the variables of a template; None if it can."""
     if not isinstance(variables, Mapping):
         return "give an object, e.g. {enable_thinking: false}"
     for name, value in variables.items():
@@ -142,7 +142,7 @@ def variables_fault(variables: Any) -> str | None:
 
 
 def reads(template: str, name: str) -> bool:
-    """Return whether a template uses a variable."""
+    """Tell whether a template uses a variable."""
     return re.search(rf"\b{re.escape(name)}\b", template) is not None
 
 

@@ -59,7 +59,7 @@ class CheckpointData:
         return dict(self.later(prefix))
 
     def later(self, prefix: str) -> Mapping[str, Tensor]:
-        """Return the same, but read each tensor from its file only on use."""
+        """Return these tensors, but read each tensor from its file only on use."""
         return _Renamed(self.tensors, {name[len(prefix) :]: name for name in self.tensors if name.startswith(prefix)})
 
 
@@ -103,7 +103,7 @@ class _Parts(Mapping[str, Tensor]):
 
 
 def plain_key(name: str, settings: Mapping[str, Any], inputs: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return what identifies a run's checkpoints: its name, its settings and the digests of its inputs."""
+    """Return the identity of a run's checkpoints: its name, its settings and the digests of its inputs."""
     key = {"stage": name, "settings": settings, "inputs": inputs}
     plain: dict[str, Any] = json.loads(json.dumps(key, sort_keys=True, default=str))
     return plain
@@ -152,7 +152,7 @@ class CheckpointStore(Protocol):
     """Saves and finds the checkpoints of a run."""
 
     keeps: bool
-    """Whether it stores anything. If not, the run does not store rollouts either."""
+    """True if it stores anything. If not, the run does not store rollouts either."""
 
     @property
     def folder(self) -> Path:
@@ -216,7 +216,7 @@ class FolderCheckpoints:
 
     @property
     def begun(self) -> bool:
-        """Whether this run has saved checkpoints before."""
+        """True if this run has saved checkpoints before."""
         return any(self._folder.glob("step-*"))
 
     def open(self) -> None:
@@ -384,7 +384,7 @@ def _write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _is_right(file: Path, sums: Mapping[str, str]) -> bool:
-    """Return whether a file matches its digest. It never raises, because all processes wait for the answer."""
+    """Tell whether a file matches its digest. It never raises, because all processes wait for the answer."""
     try:
         return _digest(file) == sums.get(file.name)
     except OSError:

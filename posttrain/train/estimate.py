@@ -126,7 +126,7 @@ def _all_models(models: ModelSet) -> list[Any]:
 
 
 def most_of_share(step_tokens: int, processes: int) -> int:
-    """Return the tokens that a process gets of the largest step: an even share, if there are rows enough."""
+    """Return a process's tokens in the largest step: an even share if there are enough rows."""
     return -(-step_tokens // processes)
 
 
@@ -168,7 +168,7 @@ def _more_bytes(models: ModelSet, step_tokens: int, activations: Activations, co
 
 @contextlib.contextmanager
 def explained_out_of_memory(models: ModelSet, step_tokens: int, activations: Activations, name: str) -> Iterator[None]:
-    """Turn an out-of-memory error into one that lists the parameters to lower."""
+    """Turn an out-of-memory error into an error that lists the parameters to lower."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -18,7 +18,7 @@ from posttrain.train.model_set import ModelSet
 
 
 class HeldoutRows(Params):
-    """How many held-out rows are evaluated."""
+    """The number of held-out rows to evaluate."""
 
     heldout_rows: int = Field(
         1000,

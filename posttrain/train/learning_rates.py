@@ -25,7 +25,7 @@ WARNED: Final = 5
 
 @dataclass(frozen=True)
 class Rate:
-    """A row of the table."""
+    """A row of the table of learning rates."""
 
     kind: RateKind | None
     """None: every kind."""
@@ -68,7 +68,7 @@ def default_rate(kind: RateKind, parameters: int, *, adapter: bool) -> Rate:
 
 
 def explained(kind: RateKind, parameters: int, *, adapter: bool) -> str:
-    """Return the default as a line: the rate, what decides it, and its source."""
+    """Return the default as a line: the rate, the reason for it, and its source."""
     row = default_rate(kind, parameters, adapter=adapter)
     trained = "an adapter" if adapter else "all weights"
     size = f"{parameters / 1e6:,.0f}M" if parameters >= 1e6 else f"{parameters:,}"

@@ -44,13 +44,13 @@ class LimitParams(Params):
 
 
 class TextLimits(LimitParams):
-    """The same for a run that learns given texts. It may finally be certain of every token."""
+    """Limits for a run that trains on given texts. It may become certain of every token."""
 
     entropy: float | None = Field(None, gt=0, description="smallest mean entropy per token, in nats")
 
 
 def check_limits(limits: LimitParams, rows: Sequence[StepMetrics], name: str) -> bool:
-    """Return whether the newest step is within all limits. Raise after too many consecutive steps beyond one limit."""
+    """Tell whether the newest step is within all limits. Raise after too many consecutive steps beyond one limit."""
     newest = rows[-1]
     bad = [key for key in ("loss", "grad_norm") if not math.isfinite(newest.get(key, 0.0))]
     if bad:

@@ -1,4 +1,4 @@
-"""A training run: its settings and the loop. The loop knows an algorithm only through its objective."""
+"""A training run: its settings and the loop. The loop uses an algorithm only through its objective."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class TrainingParams(Params, metaclass=Called):
 
     @property
     def has_critic(self) -> bool:
-        """Whether a critic is trained together with the policy."""
+        """True if a critic is trained together with the policy."""
         return False
 
     @model_validator(mode="after")
@@ -124,7 +124,7 @@ class TrainingParams(Params, metaclass=Called):
 
     @property
     def reference_moves(self) -> bool:
-        """Whether the reference changes during the run."""
+        """True if the reference changes during the run."""
         return False
 
     @property
@@ -134,7 +134,7 @@ class TrainingParams(Params, metaclass=Called):
 
     @property
     def divides_models(self) -> bool:
-        """Whether the models are sharded across the run's processes. If not, each process holds whole models."""
+        """True if the models are sharded across the run's processes. If not, each process holds whole models."""
         return True
 
     @property
@@ -174,7 +174,7 @@ RUNS_ON = "runs_on"
 
 
 def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
-    """Return the settings that change the training, as plain data. They decide the checkpoint folder's name."""
+    """Return the settings that change the training, as plain data. They determine the checkpoint folder's name."""
     names = ["limits", "checkpoint_every", "save_dtype", "activations", "processes", "shards", "on_failures"]
     without = dict.fromkeys(names if params.template else [*names, "template"], True)
     return params.model_dump(
@@ -213,7 +213,7 @@ class TrainingRun:
     models: ModelSet
     update: Update
     step_tokens: int
-    """The most tokens of an optimizer step, for the estimate of memory."""
+    """Maximum number of tokens of an optimizer step, for the estimate of memory."""
     progress_metrics: tuple[str, ...] = ("loss",)
     """Metrics in the progress line."""
     watch: Watch = NO_WATCH
@@ -225,7 +225,7 @@ class TrainingRun:
 def training_loop(
     run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, end: int | None = None
 ) -> MetricsLog:
-    """Run the training loop: all steps that no checkpoint has, up to `end`. Return the metrics of all steps."""
+    """Run the training loop: all steps after the last checkpoint, up to `end`. Return the metrics of all steps."""
     for model in run.models.trained.values():
         set_activations(model, run.params.activations)
     try:
@@ -332,7 +332,7 @@ def note_processes(before: str) -> None:
 
 
 def _is_metrics(value: Any) -> TypeGuard[dict[str, float]]:
-    """Return whether a value maps names to numbers."""
+    """Tell whether a value maps names to numbers."""
     return isinstance(value, dict) and all(type(number) in (int, float) for number in value.values())
 
 

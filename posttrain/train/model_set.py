@@ -192,7 +192,7 @@ class ModelSet:
 
     @property
     def sharded(self) -> bool:
-        """Whether the trained models are sharded."""
+        """True if the trained models are sharded."""
         return is_sharded(self.policy)
 
     @property
@@ -202,7 +202,7 @@ class ModelSet:
         return place_of(part)[1] if is_divided(part) else 1
 
     def gather_on_rank_zero(self) -> ModelSet:
-        """Return the first process's models, the policy whole and in host memory. The other processes end here."""
+        """Return the first process's models, with the whole policy in host memory. The other processes end here."""
         if world.count() == 1:
             return self
         policy = self.policy
@@ -253,11 +253,11 @@ class ModelSet:
             yield batch.select(rows) if len(rows) < len(batch) else batch
 
     def shared_out(self, batch: Batch) -> Rounds:
-        """Return which of the batch's rows each process computes, pass by pass. All processes get the same answer."""
+        """Return the rows of the batch for each process, pass by pass. All processes get the same answer."""
         return share_out(batch.rows, batch.columns.items.tolist(), self.micro_tokens, world.count(), self._width)
 
     def add_sharing(self, sharing: Sharing, batch: Batch) -> None:
-        """Add how well the processes share a step's batch."""
+        """Record how evenly the processes share a step's batch."""
         sharing.add(batch.rows, self.shared_out(batch), self._width)
 
     @property
@@ -304,7 +304,7 @@ class ModelSet:
 
     @torch.no_grad()
     def copy_policy(self, model: Any, keep: float = 0.0) -> None:
-        """Replace a frozen model by the current policy. `keep`: the share of its own weights that stays."""
+        """Replace a frozen model by the current policy. `keep`: the weight of the old model in the average."""
         both = zip(model.parameters(), self.policy.parameters(), strict=True)
         pairs = [(mine, theirs) for mine, theirs in both if mine is not theirs and theirs.requires_grad]
         rounded = is_trained_in_bf16(self.policy) or any(own_part(mine).dtype != torch.float32 for mine, _ in pairs)

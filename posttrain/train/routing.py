@@ -35,17 +35,17 @@ class RouterParams(Params):
 
     @property
     def replays(self) -> bool | Literal["sampler"]:
-        """Whether each token keeps its experts from the start of its round, and the source of these experts."""
+        """The source of the experts if each token keeps its experts from the start of its round; false: not kept."""
         return False
 
     @property
     def asks(self) -> Mapping[str, Literal["experts"]]:
-        """`router.replay: sampler` -> `experts`, the ability that the engine needs for it; empty with other values."""
+        """`router.replay: sampler` -> `experts`, the ability that the engine needs; empty for other values."""
         return {"router.replay = sampler": "experts"} if self.replays == "sampler" else {}
 
 
 class ReplayParams(RouterParams):
-    """The same, for a run that takes several steps on a round of samples."""
+    """The routers of a run that takes several steps on a round of samples."""
 
     replay: bool | Literal["sampler"] = Field(
         False,
@@ -57,7 +57,7 @@ class ReplayParams(RouterParams):
 
     @property
     def replays(self) -> bool | Literal["sampler"]:
-        """Whether each token keeps its experts from the start of its round, and the source of these experts."""
+        """The source of the experts if each token keeps its experts from the start of its round; false: not kept."""
         return self.replay
 
 
@@ -75,7 +75,7 @@ class Replaying(Protocol):
 
 
 def routing_refusal(params: Replaying, needs: frozenset[str]) -> str | None:
-    """Return why experts cannot be replayed in a run that needs these columns; None if they can."""
+    """Return the reason why experts cannot be replayed in a run that needs these columns; None if they can."""
     if params.activations != "keep":
         return f"activations = {params.activations}, which computes layers again with other experts"
     if params.compile:
@@ -125,7 +125,7 @@ def _setting(params: RouterParams) -> str:
 
 @torch.no_grad()
 def with_experts(models: ModelSet, batch: Batch) -> Batch:
-    """Return the batch with the experts that the present policy chooses for each token.
+    """Return the batch with the experts that the current policy chooses for each token.
 
     Rows that already have a sampler's experts keep them.
     """

@@ -68,14 +68,14 @@ def comparisons(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str
 
 @phase("load")
 def feedback(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
-    """Return unpaired rows as examples: an answer, and whether it was liked."""
+    """Return unpaired rows as examples: an answer, and a label (liked or not)."""
     labels = np.where(frame["label"].to_numpy(), 1.0, -1.0)
     return make_examples(_completions(text, frame, where), {"label": labels}).limited(limit, where, text.context)
 
 
 @phase("load")
 def rankings(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
-    """Return each prompt's answers, rank 0 for liked and 1 for others. Prompts with only one label are left out."""
+    """Return each prompt's answers, rank 0 for liked and 1 for others. Prompts with only one label are dropped."""
     rows = _completions(text, frame, where)
     liked = frame["label"].to_numpy()
     answers: dict[bytes, list[int]] = {}
@@ -95,7 +95,7 @@ def rankings(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -
 def windows(text: ChatText, frame: pl.DataFrame, width: int, where: str) -> Examples:
     """Return concatenated documents, each with a stop token at its end, as windows of width + 1 tokens."""
     if text.context is not None and width + 1 > text.context:
-        what = f"windows of {width} tokens and the one after them are longer than the model's context of {text.context}"
+        what = f"windows of {width} tokens plus the next token are longer than the model's context of {text.context}"
         raise DataError(what=what, where=where, fix="Lower the run's `window`")
     stream = documents(text, frame, where).stream()
     if len(stream) <= width:

@@ -38,7 +38,7 @@ class UpperEdge(Moving):
 
 
 class ClipOptions(UpperEdge):
-    """Both bounds. With only one, the ratio could fall without limit if A < 0."""
+    """Both bounds. With only the upper bound, the ratio could fall without limit if A < 0."""
 
     low: float = Field(0.2, gt=0, le=1, description="lower bound of the ratio: 1 - low")
 
@@ -59,7 +59,7 @@ def ppo_clip(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -
 
 
 def outside(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
-    """Return whether the clip removes a token's gradient: r > 1 + high with A > 0, or r < 1 - low with A < 0."""
+    """Tell whether the clip removes a token's gradient: r > 1 + high with A > 0, or r < 1 - low with A < 0."""
     return ((ratio > 1 + high) & (advantage > 0)) | ((ratio < lowest(low)) & (advantage < 0))
 
 
@@ -74,7 +74,7 @@ def term(tokens: Tokens, options: ClipOptions) -> Tensor:
 
 
 def clipped(tokens: Tokens, options: ClipOptions) -> Tensor:
-    """Return whether a token has lost its gradient."""
+    """Tell whether a token has lost its gradient."""
     return outside(tokens.ratio, tokens.advantage, options.low, options.high)
 
 

@@ -69,7 +69,7 @@ class DecoderStep:
 
     @property
     def takes_pages(self) -> bool:
-        """Whether one attention kernel can read its keys in pages."""
+        """True if one attention kernel can read its keys in pages."""
         return takes_pages(self._embedding.new_empty(0, self._size))
 
     def __call__(self, token_R: Tensor, position_R: Tensor, cache: DecodingAttention) -> Tensor:
@@ -86,7 +86,7 @@ class DecoderStep:
 
 
 def supports_decoder_step(model: Any) -> bool:
-    """Return whether the model consists only of modules that `DecoderStep` implements."""
+    """Tell whether the model consists only of modules that `DecoderStep` implements."""
     core, config = model.base_model, model.config
     if type(core).__name__ not in FAMILIES or config.hidden_act != "silu":
         return False
@@ -161,10 +161,10 @@ class DecoderBackend(Protocol):
     """A model that decodes rows. Rows may leave and join between steps."""
 
     def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
-        """Keep these prompts and prefill fresh ones. `joining`: each new row's index in [*kept, *fresh] prompts."""
+        """Keep these prompts and prefill fresh prompts. `joining`: each new row's index in [*kept, *fresh] prompts."""
 
     def keep_rows(self, index_R: Tensor) -> None:
-        """Drop all other rows. Call it before the rest gets its next token."""
+        """Drop all other rows. Call it before the remaining rows get their next token."""
 
     def next_logits(self) -> Tensor:
         """Return the logits of the next token [R, V], in float32 or higher precision."""
@@ -173,7 +173,7 @@ class DecoderBackend(Protocol):
         """Append the chosen token of each row."""
 
     def kv_bytes(self) -> tuple[int, int]:
-        """Return bytes of keys and values per prompt token, and of a row's own tokens at most."""
+        """Return the bytes of keys and values per prompt token, and the maximum for a row's own tokens."""
         ...
 
 

@@ -197,7 +197,7 @@ def _base(manifest: dict[str, Any], folder: Path) -> Base:
 
 
 def load_config(folder: Path) -> Any:
-    """Return the config of the class that config.json names, with an architecture that belongs to it."""
+    """Return the config of the class in config.json, with an architecture of that class."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -353,7 +353,7 @@ def config_text(model: Any, dtype: torch.dtype) -> str:
 
 
 def load_stop_tokens(path: str | Path) -> tuple[int, ...]:
-    """Return the end tokens in the folder's generation_config.json, if it has one."""
+    """Return the end tokens in the folder's generation_config.json, if the file exists."""
     file = Path(path) / GENERATION
     try:
         listed = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None

@@ -84,7 +84,7 @@ def _forward(layer: Any, plain: Callable[..., Any], body: Callable[..., Any], *i
 
 
 def compiled_layers(model: Any) -> list[Any]:
-    """Return the layers to compile, or their parts without routers. Raise for a model without any."""
+    """Return the layers to compile, or their parts without routers. Raise if the model has none."""
     layers = checkpointed_layers(model)
     routers = set(find_routers(model))
     if routers:
@@ -128,7 +128,7 @@ def _compile(model: Any) -> None:
         what = f"compile = true, and torch cannot compile {type(model).__name__} ({_first_line(error)})"
         fix = "Install a C++ compiler (Debian, Ubuntu: apt-get install g++), or set compile: false"
         if " " in torch.__file__:
-            fix = f"torch's compiler fails where its own path has a space ({torch.__file__}): {fix}"
+            fix = f"torch's compiler fails if its own path contains a space ({torch.__file__}): {fix}"
         raise ModelError(what=what, where=HOST.settings_file, fix=fix) from error
     finally:
         model.train(mode)

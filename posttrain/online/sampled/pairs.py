@@ -1,4 +1,4 @@
-"""DPO or IPO on pairs of own samples. IPO-MD samples from a mixture with the reference."""
+"""DPO or IPO on pairs of the policy's samples. IPO-MD samples from a mixture with the reference."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ PAIR_SELECT: OneOf[Option] = OneOf(
 
 
 class SampledPairConfig(PreferenceConfig):
-    """A preference objective, and how its pairs are sampled and selected."""
+    """A preference objective, and the sampling and selection of its pairs."""
 
     select: Annotated[Options, PAIR_SELECT] = Field(
-        PAIR_SELECT.chosen, description="how the two samples of a pair are selected"
+        PAIR_SELECT.chosen, description="selection of the two samples of a pair"
     )
     mixture: float = Field(
         0.0, ge=0, lt=1, description="weight of the reference in the geometric mixture that is sampled (IPO-MD)"
@@ -87,7 +87,7 @@ class SampledPairConfig(PreferenceConfig):
 
 
 class SampledPairRun(SampledRun, SampledPairConfig):
-    """A preference objective on pairs of own samples."""
+    """A preference objective on pairs of the policy's samples."""
 
     @model_validator(mode="after")
     def _has_pairs(self) -> SampledPairRun:
@@ -114,7 +114,7 @@ class SampledPairRun(SampledRun, SampledPairConfig):
         return True
 
     def step_tokens(self, longest_prompt: int) -> int:
-        """Return the most tokens of a step. A pair may consist of any two samples of a group."""
+        """Return the maximum number of tokens of a step. A pair may consist of any two samples of a group."""
         return super().step_tokens(longest_prompt) * (self.rollout.group_size - 1)
 
 

@@ -1,4 +1,4 @@
-"""Write a policy's model as one GGUF file. The file is kept only if transformers reads it back as the same model."""
+"""Write a policy's model as one GGUF file. The file is stored only if transformers reads it back as the same model."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def _compare(model: Any, again: Any, ids_BT: torch.Tensor, folder: Path) -> None
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Return whether two settings are equal, or equal numbers in float32."""
+    """Tell whether two settings are equal, or equal numbers in float32."""
     if isinstance(old, float) and isinstance(new, float):
         return abs(old - new) <= 1e-6 * abs(old)
     if isinstance(old, dict) and isinstance(new, dict):

@@ -32,7 +32,10 @@ USED: Final = ("round", "step", "advantage", "version", "outcome")
 
 
 def write_logs(names: Sequence[str], folder: Path) -> str:
-    """Write a log for each evaluated policy, or for the named ones. `online/grpo` means the rollouts of that run."""
+    """Write a log for each evaluated policy, or for the given policies.
+
+    `online/grpo` means the rollouts of that run.
+    """
     settings = read()
     python = TOOL.python(WHERE)  # before the tables are read
     known = [*policies(settings), *(name for name in curve_runs(settings) if rollouts_path(name).is_dir())]

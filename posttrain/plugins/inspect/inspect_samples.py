@@ -1,4 +1,4 @@
-"""Read the samples in Inspect's logs (.eval and .json) with Inspect itself, in its own environment.
+"""Read the samples in Inspect's logs (.eval and .json) with Inspect's reader, in a separate environment.
 
 A log becomes a round. Its epochs become the samples of a prompt.
 """

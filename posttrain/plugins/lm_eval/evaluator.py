@@ -41,7 +41,7 @@ class LmEvalRun(EvaluatorRun):
         if include is not None and (is_outside(include, CUSTOM) or not include.startswith(f"{CUSTOM}/")):
             raise ValueError(f"give a folder in {CUSTOM}/, whose files count as the run's code")
         if include is not None and not Path(include).is_dir():
-            raise ValueError("there is no such folder")
+            raise ValueError("the folder does not exist")
         return include
 
 

@@ -1,4 +1,4 @@
-"""The remote side of an ssh connection: receives weights, starts a vLLM server, and ends it with the connection.
+"""The remote side of an ssh connection: receives weights, starts a vLLM server, and ends it on disconnect.
 
 Its source text is sent to the other host, so it imports only the standard library.
 
@@ -40,7 +40,7 @@ class _EndedError(Exception):
 
 
 class FarEnd:
-    """A server, and the connection that it ends with."""
+    """A server, and the connection whose end also ends the server."""
 
     def __init__(self, folder: Path, silent_s: float) -> None:
         self._folder, self._silent_s = folder, silent_s

@@ -111,7 +111,7 @@ class RemoteProcess(EngineProcess):
             self._send({"remove": weights.name})
 
     def end(self) -> None:
-        """End the server with the connection. Kill ssh if it does not report the server's end in time."""
+        """End the server by closing the connection. Kill ssh if it does not report the server's end in time."""
         self._hang_up()
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -93,7 +93,7 @@ class JudgeOptions(LearnedOptions, EndpointParams):
         if self.prompt is not None:
             check_template(self.prompt, self.mode)
         if (self.most_if_cut or 0) > 0:
-            what = f"truncated: {self.truncated} is above 0, so a completion that was cut off could beat one that ended"
+            what = f"truncated: {self.truncated} is above 0, so a truncated completion could beat a complete one"
             raise ValueError(f"{what}. Write 0 or less, or score")
         return self
 

@@ -28,7 +28,7 @@ class VerdictCache:
         return tuple(map(float, values)) if finite and len(values) == count else None
 
     def usage(self, asked: Mapping[str, Any]) -> Usage:
-        """Return the usage of known verdicts; nothing for files that an earlier version wrote."""
+        """Return the usage of known verdicts; empty for files of an earlier version."""
         known = self._known(asked, "used")
         return Usage({name: int(known[name]) for name in known} if isinstance(known, dict) else {})
 
@@ -37,7 +37,7 @@ class VerdictCache:
         self._remember(asked, {"verdict": verdicts[0] if len(verdicts) == 1 else list(verdicts), "used": used})
 
     def weights(self, connection: Mapping[str, Any], served: str | None) -> str:
-        """Return the digest of the served weights; the last known one if no server answers (None)."""
+        """Return the digest of the served weights; the last known digest if no server answers (None)."""
         if served is None:
             return str(self._known(connection, "weights") or "")
         if served and served != self._known(connection, "weights"):

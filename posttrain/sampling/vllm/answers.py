@@ -1,4 +1,4 @@
-"""What a server is asked for one completion, and its answer: tokens, log-probs and experts."""
+"""The request for one completion, and the server's answer: tokens, log-probs and experts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOW_63: Final = 2**63 - 1
 def request_of(
     request: Request, key: int, params: SamplingParams, stops: Stops, model: str, name: str
 ) -> dict[str, Any]:
-    """Return what a server is asked. `key`: decides the random numbers. `model`: the policy, or its adapter.
+    """Return a request to the server. `key`: determines the random numbers. `model`: the policy, or its adapter.
 
     vLLM makes text only to find stop strings. posttrain makes its own from the tokens.
     """

@@ -1,4 +1,4 @@
-"""Sample with an external engine: servers with vLLM's completions API, in their own environment and processes.
+"""Sample with an external engine: servers with vLLM's completions API, in a separate environment.
 
 Each completion is one request with its own seed: token ids in, token ids and log-probs out. Any server may answer it.
 Requests and answers carry the version of the weights. If a server dies or hangs, only this server is restarted with the
@@ -54,7 +54,7 @@ class _LostError(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """How long the server may be silent, and how many tries a request has."""
+    """The maximum silence of the server, and the number of tries of a request."""
 
     silent_s: float = SILENT_S
     health_s: float = HEALTH_S
@@ -96,7 +96,7 @@ class EngineSampler:
 
     @property
     def context(self) -> int | None:
-        """The most tokens of a request with its completion."""
+        """Maximum number of tokens of a request with its completion."""
         return self._longest or context_of(self._model.config)
 
     @phase("load")
@@ -143,7 +143,7 @@ class EngineSampler:
         return completions
 
     def rest(self) -> None:
-        """Let the servers give the GPU's memory back, if they may sleep. The next samples or weights wake them."""
+        """Let the servers free the GPU's memory, if they may sleep. The next samples or weights wake them."""
         if not self._sleeps or self._asleep:
             return
         # without an adapter the weights are in a file, so a server need not keep them

@@ -90,7 +90,7 @@ def check() -> None:
 
 
 def shares_a_gpu(gpus: list[int], processes: int) -> bool:
-    """Return whether a server uses a GPU of the training processes, which use the first GPUs."""
+    """Tell whether a server uses a GPU of the training processes, which use the first GPUs."""
     return min(gpus) < processes
 
 
@@ -106,7 +106,7 @@ def engine_bytes(sampling: SamplingParams, policy: Any, longest: int, runtime: R
 def bytes_next_to_training(
     memory: tuple[float, float], servers: Servers, processes: int, device: torch.device
 ) -> float:
-    """Return the bytes that servers take from memory that training also uses. `memory`: from `engine_bytes`."""
+    """Return the bytes that servers use of memory shared with training. `memory`: from `engine_bytes`."""
     weights, cache = memory
     if isinstance(servers, int):
         here = len(on_this_host(range(servers)))

@@ -300,7 +300,7 @@ async def _answer(send: Any, status: int, body: dict[str, Any]) -> None:
 
 
 def arguments() -> tuple[argparse.Namespace, list[str]]:
-    """Return the arguments that every such server has, and the engine's own options."""
+    """Return the arguments of posttrain's server, and the engine's own options."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--parent", type=int, required=True, help="process ID; the server ends when this process ends")
     parser.add_argument("--model", type=Path, required=True, help="the folder of the first weights")

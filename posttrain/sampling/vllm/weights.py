@@ -98,7 +98,7 @@ def _matrices(layer: Any) -> list[Tensor]:
 
 
 def own_tensors(model: Any, dtype: torch.dtype, *, adapter: bool = True) -> Mapping[str, Tensor]:
-    """Return the model's tensors, each tied one once. `adapter`: whether the adapter is merged or left out."""
+    """Return the model's tensors, each tied tensor once. `adapter`: merge the adapter or omit it."""
     divide_again(model)
     if adapter_of(model) is None:
         return unshared(model)

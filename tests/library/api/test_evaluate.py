@@ -135,7 +135,7 @@ def test_likelihoods_of_pairs_options_and_texts(model: tuple[Any, Any], tmp_path
     posttrain.train_model(scorer, tokenizer, pairs, "reward", epochs=20, optimizer={"lr": 1e-2}, output=tmp_path)
     judged = posttrain.evaluate_likelihood(tmp_path / "model", None, pairs, "pairs")
     assert judged.metrics["score"] == 1.0 and judged.metrics["margin"] > 0
-    with pytest.raises(DataError, match="is a reward model, which gives no likelihood"):
+    with pytest.raises(DataError, match="is a reward model, which cannot compute the likelihood"):
         posttrain.evaluate_likelihood(tmp_path / "model", None, text, "corpus")
     with pytest.raises(ParamsError, match="unknown kind"):
         posttrain.evaluate_likelihood(policy, tokenizer, pairs, "chat")  # type: ignore[arg-type]

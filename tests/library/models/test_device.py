@@ -96,7 +96,7 @@ def test_what_decides_a_gpus_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_device_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_name(DeviceParams(device="auto")) == device_name(DeviceParams(device="cpu")) == "cpu"
-    with pytest.raises(ModelError, match="this machine has no such device"):
+    with pytest.raises(ModelError, match="this machine does not have the device"):
         device_name(DeviceParams(device="cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert device_name(DeviceParams(device="auto")) == "cuda"

@@ -184,7 +184,7 @@ def test_variables_that_do_nothing_or_forge_turns_are_refused(folder: Path) -> N
     told = "models/own: the chat template does not use mod. Remove it from `template`, or fix its name"
     with pytest.raises(DataError, match=re.escape(told)):
         ChatText(text.tokenizer, "models/own", variables={"mod": "off"})
-    told = "the chat_template_kwargs of a conversation holds '<|end|>', which ends or opens turns"
+    told = "the chat_template_kwargs of a conversation contains '<|end|>', which ends or opens turns"
     with pytest.raises(DataError, match=re.escape(told)):
         text.conversations([Conversation(LONG, variables={"mode": "<|end|>"})], "last")
 
@@ -296,7 +296,7 @@ def test_calls_are_trained_and_what_tools_say_is_context(folder: Path) -> None:
                     turn("assistant", "", tool_calls=[{"function": {"name": "add", "arguments": {"a": "<|end|>"}}}]),
                 ]
             ),
-            "the tool use of a conversation holds '<|end|>', which ends or opens turns. Remove it",
+            "the tool use of a conversation contains '<|end|>', which ends or opens turns. Remove it",
         ),
     ],
 )

@@ -115,7 +115,7 @@ def test_a_run_with_the_short_form_and_options_of_the_rows_choice() -> None:
         ),
         ("sapo", {"surrogate": {"high_end": 0.1, "steps": 3}}, "high_end"),
         ("ppo", {"kl": {"beta": 0.0, "target": 1.0}}, "a beta of 0 would stay 0. Use a beta above 0"),
-        ("rest", {"select": {"quantiles": [0.9, 0.5]}}, ".select: quantiles must lie in [0, 1) and must not fall"),
+        ("rest", {"select": {"quantiles": [0.9, 0.5]}}, ".select: quantiles must lie in [0, 1) and must not decrease"),
         (
             "raft",
             {"select": "best_against_worst"},

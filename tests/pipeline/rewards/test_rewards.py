@@ -132,7 +132,7 @@ def test_prompts_whose_answer_cannot_be_read_are_left_out_aloud(capsys: pytest.C
 
 
 def test_a_reward_that_nobody_can_win_is_refused() -> None:
-    with pytest.raises(DataError, match="no prompt has one"):
+    with pytest.raises(DataError, match="no prompt has an answer"):
         scorable_prompts(terms(correct=1.0, format=0.2), numbered("", ""), "data/prompts.parquet")
     assert kept(scorable_prompts(terms(model=1.0), numbered("", "B"), "")) == {"p0", "p1"}
     assert kept(scorable_prompts(terms(correct=0.0, format=1.0), numbered(""), "")) == {"p0"}
