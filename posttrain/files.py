@@ -113,7 +113,7 @@ def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:
     Print a line about other numbers, which JSON cannot store.
     """
     if odd := [name for name, value in values.items() if not math.isfinite(value)]:
-        print(f"not finite, so left out: {', '.join(odd)}", file=sys.stderr)
+        print(f"not finite, so omitted: {', '.join(odd)}", file=sys.stderr)
     return {name: float(f"{value:.{digits}g}") for name, value in values.items() if name not in odd}
 
 

@@ -223,8 +223,7 @@ def replay_refusal(knobs: PolicyConfig, groups: int) -> str | None:
         )
     if knobs.penalty.type != "none" or knobs.update.type == "trpo":
         return (
-            "KL(old || new) is measured against one sampling policy, and earlier rounds have others. Use "
-            "replay.groups 0"
+            "KL(old || new) needs a single sampling policy, but earlier rounds used other policies. Use replay.groups 0"
         )
     return None
 
@@ -244,7 +243,7 @@ def truncation_refusal(knobs: PolicyConfig) -> str | None:
     if knobs.penalty.type != "exact" and knobs.update.type != "trpo":
         return None
     return (
-        "top_p and top_k sample from some tokens, and KL(old || new) is exact over all of them. Use penalty sampled, "
+        "top_p and top_k exclude tokens, but the exact KL(old || new) covers all tokens. Use penalty sampled, "
         "update adamw, or top_p 1 and top_k null"
     )
 
@@ -254,8 +253,8 @@ def foreign_refusal(knobs: PolicyConfig, *, foreign: bool) -> str | None:
     if not foreign or knobs.correction.type != "none" or knobs.surrogate_entry.of_sampler:
         return None
     return (
-        "with rollout.engine vllm or rollout.ahead 1 the sampler's log-probs are not the trainer's, and their "
-        "difference would be taken for progress. Set correction: {type: truncate}"
+        "with rollout.engine vllm or rollout.ahead 1, the sampler's log-probs differ from the trainer's, and the loss "
+        "would treat the difference as progress. Set correction: {type: truncate}"
     )
 
 
@@ -265,12 +264,12 @@ def _sequence_refusal(knobs: PolicyConfig) -> str | None:
     name, wanted = knobs.surrogate.type, knobs.surrogate_entry.aggregation
     if knobs.aggregation != wanted:
         return (
-            f"surrogate '{name}' is one number per sequence, and with aggregation '{knobs.aggregation}' its weight "
+            f"surrogate '{name}' is one number per sequence, but with aggregation '{knobs.aggregation}' its weight "
             f"would depend on the answer's length. Use aggregation {wanted}"
         )
     if knobs.advantage_entry.per_token:
         return (
-            f"advantage '{knobs.advantage.type}' differs from token to token, and surrogate '{name}' is one number per "
+            f"advantage '{knobs.advantage.type}' differs from token to token, but surrogate '{name}' is one number per "
             "sequence. Use surrogate ppo_clip"
         )
     return None
@@ -279,8 +278,8 @@ def _sequence_refusal(knobs: PolicyConfig) -> str | None:
 def _correction_refusal(knobs: PolicyConfig) -> str | None:
     if knobs.surrogate_entry.of_sampler and knobs.correction.type != "none":
         return (
-            f"surrogate '{knobs.surrogate.type}' bounds the distance to the sampler itself, so a correction would "
-            "count the sampler's difference twice. Use correction none"
+            f"surrogate '{knobs.surrogate.type}' already bounds the distance to the sampler, so a correction would "
+            "count the difference twice. Use correction none"
         )
     return None
 
@@ -293,11 +292,14 @@ def _kl_refusal(knobs: PolicyConfig) -> str | None:
             "Use k3 or k2 in the loss, or kl.type reward_token or reward_sequence"
         )
     if kl.type.startswith("reward") and knobs.advantage_entry.by_part:
-        return f"advantage '{advantage}' compares each reward by itself; a KL penalty is not a reward. Use kl.type loss"
+        return (
+            f"advantage '{advantage}' compares each reward separately, and a KL penalty is not a reward. Use "
+            "kl.type loss"
+        )
     if kl.type.startswith("reward") and knobs.advantage_entry.nonnegative:
         return f"advantage '{advantage}' needs rewards >= 0, which a KL penalty could make negative. Use kl.type loss"
     if kl.type == "reward_sequence" and knobs.advantage_entry.token_rewards:
-        return f"advantage '{advantage}' takes its rewards per token. Use kl.type reward_token"
+        return f"advantage '{advantage}' needs rewards per token. Use kl.type reward_token"
     if kl.type == "reward_token" and not knobs.advantage_entry.token_rewards:
         return (
             f"advantage '{advantage}' compares one number per sequence, not rewards per token. "
@@ -313,11 +315,13 @@ def _update_refusal(knobs: PolicyConfig) -> str | None:
         return "trpo bounds KL(old || new), so a penalty on it is not needed. Use penalty none"
     if knobs.overlong is not None and knobs.advantage_entry.nonnegative:
         return (
-            f"advantage '{knobs.advantage.type}' needs rewards >= 0, and overlong punishes below 0. Use overlong null"
+            f"advantage '{knobs.advantage.type}' needs rewards >= 0, but overlong gives rewards below 0. Use overlong "
+            "null"
         )
     if knobs.resample and not knobs.advantage_entry.grouped:
         return (
-            f"resample replaces groups of equal rewards, and advantage '{knobs.advantage.type}' compares no groups. "
+            f"resample replaces groups of equal rewards, but advantage '{knobs.advantage.type}' does not compare "
+            "groups. "
             "Use resample 0, or an advantage over groups, e.g. group_zscore"
         )
     return None

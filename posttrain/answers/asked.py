@@ -34,12 +34,12 @@ def why_not_asked(question: str, answer: str, gold: str) -> str | None:
     if isinstance(expected, Quantity) and expected.unit is not None and isinstance(found, Quantity):
         asked_for = {_unit(" ".join(words)) for words in _asked(question)}
         if expected.unit in asked_for and found.unit is not None and not _is_same(found.unit, expected.unit):
-            return "it has another unit than the prompt asks for"
+            return "its unit differs from the prompt's"
     bare = isinstance(expected, Quantity) and expected.unit is None
     if bare and not all(are_known([noun], question, 1) for noun in _counted(found) if question):
-        return "it counts something that the prompt does not name"
+        return "it counts something that the prompt does not mention"
     if bare and _has_other_unit(question, answer, found, gold):
-        return "it has another unit than the prompt asks for"
+        return "its unit differs from the prompt's"
     return None
 
 

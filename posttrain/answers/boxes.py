@@ -128,7 +128,7 @@ def in_context(text: str, box: Mark) -> str:
     before = _SPACE.sub(" ", text[max(0, box.start - 200) : box.start])
     after = _SPACES.sub(" ", text[box.end : box.end + 200])
     if not box.text.strip(" .{}") or touches(before, after):
-        raise Unreadable("the box is empty, or holds only a part of the answer")
+        raise Unreadable("the box is empty, or contains only a part of the answer")
     if changes_value(text[box.end : box.end + 40]):
         raise Unreadable("the words after the box change its value")
     unit, value = _UNIT.match(text, box.end), box.text.strip(" ~")

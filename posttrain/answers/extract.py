@@ -271,7 +271,7 @@ def _last_value(text: str, fits: Fits) -> str:
     for value in (value for some in found for value in some):
         if value and fits(value):
             return value
-    raise Unreadable("it has no mark, and its last sentence ends with no value")
+    raise Unreadable("it has no mark, and its last sentence does not end with a value")
 
 
 def _only_number(sentence: str, least: int = 3) -> str | None:

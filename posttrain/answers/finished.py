@@ -56,15 +56,15 @@ def why_unfinished(question: str, found: str, gold: str) -> str | None:
     wanted, leaves = list(_leaves(expected)), list(_leaves(answer))
     if all(map(is_value, wanted)):
         if not all(map(is_value, leaves)):
-            return "it leaves an operation on numbers to be done"
+            return "an operation on numbers is not computed"
         if _repeats_number(answer, expected, stated):
             return "it repeats a number of the prompt"
     elif all(exact(node) is not None for node in wanted):
         most = max(map(operations, wanted))
         if any(not is_value(leaf) and operations(leaf) > most for leaf in leaves):
-            return "it leaves an operation on numbers to be done"
+            return "an operation on numbers is not computed"
     if not any(map(variables, leaves)) and _functions(leaves) - _functions(wanted):
-        return "it leaves a function of a number to be computed"
+        return "a function of a number is not computed"
     if any(_repeats(answer, expected, one) for one in stated):
         return "it repeats an expression of the prompt"
     return None

@@ -110,7 +110,7 @@ def normal(spans: Sequence[Span]) -> tuple[Span, ...]:
     kept: list[Span] = []
     for span in spans:
         if less(span.high, span.low):
-            raise Unreadable("an interval whose ends are the wrong way round")
+            raise Unreadable("an interval whose ends are in the wrong order")
         if same_end(span.low, span.high) and not (span.low_closed and span.high_closed):
             continue
         place = next((n for n, other in enumerate(kept) if less(span.low, other.low)), len(kept))

@@ -256,7 +256,7 @@ class Evaluation:
             power = 1 / power
         if not isinstance(power, Fraction):
             if base == 0 or abs(power) > MOST_BITS:
-                raise Unreadable("a power of 0, or one that is too large")
+                raise Unreadable("a power of 0, or a power that is too large")
             return _context(self._digits).power(self._number(base), power)
         if abs(power) > MOST_BITS:
             raise Unreadable("an exponent that is too large")

@@ -67,9 +67,9 @@ def why_not_as_asked(question: str, answer: str, gold: str) -> str | None:
     if _ASKS_FACTORS.search(question):
         mine, aim = factors(found), factors(expected)
         if aim is not None and len(aim) > 0 and _has_power(expected) and mine != aim:
-            return "its factors are others than the prompt asks for"
+            return "its factors differ from the requested factors"
     if _ASKS_PERCENT.search(question) and re.match(r"\s*\\?\$\s?\d", answer) and not re.search(r"\$", gold):
-        return "it is an amount of money, and the prompt asks for a percentage"
+        return "it is an amount of money, but the prompt asks for a percentage"
     return None
 
 

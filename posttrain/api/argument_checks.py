@@ -83,9 +83,9 @@ def model_folder(path: Any, argument: str) -> Path:
     if folder.is_file():
         raise ModelError(what="this is a file, not the folder of a model", where=where, fix=fix)
     if ON_THE_HUB.fullmatch(str(path)) and not folder.parent.is_dir():
-        fix += f'. If it is a model of the Hub, give huggingface_hub.snapshot_download("{path}")'
+        fix += f'. For a Hub model, give huggingface_hub.snapshot_download("{path}")'
     raise ModelError(
-        what="there is no such folder" + ("" if folder.is_absolute() else f" in {Path.cwd()}"), where=where, fix=fix
+        what="the folder does not exist" + ("" if folder.is_absolute() else f" in {Path.cwd()}"), where=where, fix=fix
     )
 
 

@@ -108,7 +108,7 @@ def for_model(config: C, model: Any) -> C:
     if not isinstance(model, torch.nn.Module):
         what, fix = (
             f"it is a {type(model).__name__}",
-            "Give a model of transformers, or posttrain.load_models(folder, config)",
+            "Give a transformers model, or posttrain.load_models(folder, config)",
         )
         raise ParamsError(what=what, where="model", fix=fix)
     rollout: Any = getattr(config, "rollout", None)
@@ -138,7 +138,7 @@ def opened(
     if tokenizer is None and not isinstance(model, ModelSet):
         raise ParamsError(what="a transformers model needs its tokenizer", where="tokenizer", fix="Give it")
     if isinstance(model, ModelSet) and not isinstance(tokenizer, ChatText | None):
-        what, fix = "models of load_models have their own tokenizer", "Give None"
+        what, fix = "models from load_models already have a tokenizer", "Give None"
         raise ParamsError(what=what, where="tokenizer", fix=fix)
     device = (model.runtime if isinstance(model, ModelSet) else config.runtime()).device
     before = randomness.states(device)
@@ -185,7 +185,9 @@ def check_watched(watch: Any, heldout: Sequence[Any]) -> None:
     """Reject held-out rows without a watch, a watch without rows, and a single row (an interval needs two)."""
     if bool(len(heldout)) != (watch is not None):
         what = (
-            "no setting `watch` measures them" if len(heldout) else "watch measures held-out rows, and there are none"
+            "they are only used with the setting `watch`"
+            if len(heldout)
+            else "watch measures held-out rows, but none are given"
         )
         raise DataError(what=what, where="heldout", fix="Give both `heldout` and the setting `watch`, or neither")
     if len(heldout) == 1:

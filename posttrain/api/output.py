@@ -50,7 +50,7 @@ def places(
     settings = {**checkpoint_settings(params), "arguments": arguments, "weights": weights}
     store = FolderCheckpoints(folder / "checkpoints", plain_key(name, settings, {}), library_maker(), name)
     if (folder / MODEL).exists() and not store.begun and world.is_rank_zero():
-        print(f"{name}: {folder} has the model of another call, which this one replaces", file=sys.stderr)
+        print(f"{name}: {folder} contains the model of another call, which this call replaces", file=sys.stderr)
     return store, CsvRecorder(folder / "metrics.csv")
 
 

@@ -51,7 +51,10 @@ def config_of(
     if algorithm == "reward":
         knobs = check(RewardConfig, own, where="reward", file="settings")
         if knobs.compare == "ranks":
-            what, fix = "a call compares the answers of a row", "Give pairs, or use a pipeline (docs/algorithms.md)"
+            what, fix = (
+                ("ranks compares several rows, but a call only compares the answers of one row"),
+                ("Give pairs, or use a pipeline (docs/algorithms.md)"),
+            )
             raise ParamsError(what=what, where="settings.compare", fix=fix)
         return check(RewardTraining, {**values, **most, "objective": knobs}, where="train_model", file="arguments")
     if algorithm == "sft":
@@ -79,7 +82,7 @@ def examples_of(
     for number, row in enumerate(rows):
         try:
             if isinstance(row, Example):
-                raise RowError("it is an example, and other rows are not")
+                raise RowError("it is an example, but other rows are not")
             if not isinstance(row, Mapping):
                 raise RowError(f"it is {type_name(row)}, not a row")
             examples.append(_example(text, row, objective))
@@ -116,7 +119,7 @@ def _example(text: ChatText, row: Mapping[str, Any], objective: MeasuredObjectiv
         return Example([_answer(text, read, "completion")], {"label": [1.0 if read["label"] else -1.0]})
     read = convert(row, "chat")
     if [role for role, _ in read["messages"]][-1:] != ["assistant"]:
-        raise RowError("it does not end with a turn of the assistant, which is what is trained")
+        raise RowError("it does not end with an assistant turn, and only assistant turns are trained")
     whole = conversation({**read, "id": "", "messages": _messages(read["messages"])}, "rows")
     return Example(text.conversations([whole], "all" if row.get("messages") is not None else "last"))
 
@@ -126,7 +129,10 @@ def questions_of(rows: Sequence[Mapping[str, Any] | Example]) -> list[Conversati
     talks = []
     for number, row in enumerate(rows):
         if isinstance(row, Example):
-            what, fix = "these rows have tokens and no turns", "Give rows of sft, so that the teacher reads their turns"
+            what, fix = (
+                ("these rows have tokens, but no turns"),
+                "Give sft rows, so that the teacher can read their turns",
+            )
             raise DataError(what=what, where="demonstrations", fix=fix)
         try:
             read = convert(row, "chat")

@@ -114,7 +114,7 @@ def _named(teacher: Any, model: Any, config: StudentConfig) -> dict[str, Any]:
     """Return the teachers by name, as models or as paths of folders."""
     has_teachers = isinstance(model, ModelSet) and bool(model.teachers)
     if has_teachers and teacher is not None:
-        what, fix = "the models of load_models have teachers already", "Give None"
+        what, fix = "the models from load_models already have teachers", "Give None"
         raise ParamsError(what=what, where="teacher", fix=fix)
     if teacher is None:
         if not has_teachers and not config.servers:

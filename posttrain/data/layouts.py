@@ -83,7 +83,7 @@ def _check_no_tools(row: Row, kind: Kind) -> None:
     if kind == "chat" or not isinstance(given, list) or not given or not all(map(tool_name, given)):
         return
     if kind != "prompts" or "tools" not in json.loads(_info(row)):
-        raise RowError(f"'tools' would be lost: {kind} have none; use rows of chat, or rename the column")
+        raise RowError(f"'tools' would be lost: {kind} have no tools; use chat rows, or rename the column")
 
 
 def layout_names(kind: Kind) -> str:

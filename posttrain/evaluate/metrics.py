@@ -20,7 +20,7 @@ from posttrain.settings.user_code import place_in_own_code
 from posttrain.tasks.task import load_task
 
 UNREAD = "no completion has an answer that can be read and compared"
-NOT_MEASURED = "the score is not measured, as no reward judges these prompts"
+NOT_MEASURED = "the score is not measured, because no reward judges these prompts"
 
 
 def evaluation_metrics(

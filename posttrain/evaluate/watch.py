@@ -57,7 +57,7 @@ Measure = Callable[[], Measured]
 METRIC: Final = "heldout_reward_"
 """The prefix of metrics of samples."""
 ENDS: Final = ("_low", "_high")
-REWARDS: Final = (Quantity("true", "true reward"), Quantity("proxy", "reward that is learned from"))
+REWARDS: Final = (Quantity("true", "true reward"), Quantity("proxy", "reward that is trained on"))
 LOSS: Final[tuple[Quantity, ...]] = (Quantity("loss", "loss", -1),)
 
 
@@ -106,7 +106,7 @@ class HeldoutWatch:
         round_masters(self.policy.parameters())
         at = self.history.over_optimised_at
         decides = self.quantities[0].label
-        line = f"best held-out {decides} at step {best.step} of {last.step}; the model is that of step {kept.step}"
+        line = f"best held-out {decides} at step {best.step} of {last.step}; the saved model is from step {kept.step}"
         print(f"{self.where}: {line}" + ("" if at is None else f". Over-optimised at step {at}"), file=sys.stderr)
         metrics = {name: value for name, value in kept.figures.items() if name.startswith(METRIC)}
         figures = (pair for pair in {**self._metrics(kept), **metrics}.items() if not pair[0].endswith(ENDS))

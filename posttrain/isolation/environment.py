@@ -42,7 +42,7 @@ def fault(python: str, packages: Sequence[str], shown: str, version: str) -> str
             command, check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return f"{python} does not answer as a Python ({error!r:.200})"
+        return f"{python} does not work as a Python ({error!r:.200})"
     return version_fault(python, asked.stdout.strip(), shown, version)
 
 
@@ -61,7 +61,7 @@ def version_fault(python: str, found: str, shown: str, version: str) -> str | No
         return f"{shown} is missing in the environment of {python}"
     oldest = version.removesuffix("+")
     if not (found.startswith(version) if oldest == version else _numbers(found) >= _numbers(oldest)):
-        return f"{python} has {shown} {found}, and posttrain speaks with {version}"
+        return f"{python} has {shown} {found}, but posttrain supports {version}"
     return None
 
 

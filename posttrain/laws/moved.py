@@ -58,7 +58,7 @@ def _pushed(moved: float, push_N: Tensor, token: int, zero: str) -> Example:
     sign, gradient = float(SIGNS[token]), -float(SIGNS[token] * push_N[token])
     inputs = {"logp - old_logp": sign * moved, "advantage": sign, "mask": 1.0}
     wanted = f"{zero}{'below' if sign > 0 else 'above'} 0"
-    return Example(f"row {token}, token 0", inputs, "gradient by logp that its advantage gives", gradient, wanted)
+    return Example(f"row {token}, token 0", inputs, "gradient by logp from its advantage", gradient, wanted)
 
 
 def _push(respond: Respond, moved: float) -> Tensor:

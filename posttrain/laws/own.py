@@ -144,7 +144,7 @@ def _verdict(path: str, name: str, law: Law, make: Callable[[], Subject]) -> Ver
 def _notes(subject: Subject) -> list[str]:
     """Return notes about properties that are not failures."""
     if isinstance(subject, PaddedLoss) and all(forgets_old_policy(subject, shape) for shape in SHAPES):
-        return ["it never reads old_logp, so it is right only where each batch of samples is used for one update"]
+        return ["it never reads old_logp, so it is only right if each batch of samples is used for one update"]
     return []
 
 

@@ -199,8 +199,8 @@ PADDED_LAWS: dict[str, Law] = {
     "on-policy": _law("on-policy", on_policy, "the gradient of a token is its weight times its advantage", ON_POLICY),
     "clip side": Law(CLIP_SIDE, clip_side, 0.0),
     "importance": Law(IMPORTANCE, importance, 0.0),
-    "pull": Law("a KL in the loss draws the policy to the reference, teacher or sampler", pull, 0.0),
-    "critic": Law("a value is drawn to its return, also where its clip has been passed", critic, 0.0),
+    "pull": Law("a KL in the loss pulls the policy towards the reference, teacher or sampler", pull, 0.0),
+    "critic": Law("a value is pulled towards its return, even beyond its clip", critic, 0.0),
     "single precision": _law("single precision", single_precision),
 }
 

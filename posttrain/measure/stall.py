@@ -32,7 +32,7 @@ _MEANS: Final = {
     "generate": "samples",
     "reward": "scores of rewards",
     "reference": "reference models or measurements",
-    "train": "an update, which other processes of the run may hold up",
+    "train": "an update; it may be waiting for other processes of the run",
     "write": "files to be written",
 }
 

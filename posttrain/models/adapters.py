@@ -181,10 +181,10 @@ def linear_layers(model: Any, targets: str | list[str], base: Path) -> list[str]
     unknown = [target for target in named if not any(_is_target(name, [target]) for name in linear)]
     if unknown or not wanted:
         known = sorted({name.rpartition(".")[2] for name in linear})
-        named_so = f"no linear layer of {base} that takes an adapter is named {', '.join(unknown)}"
-        what = named_so if unknown else f"{base} has no linear layers that take an adapter"
-        none = "The head, routers and experts take none" if mixture else "The head takes none"
-        fix = f"Name some of: {', '.join(known)}. {none}" if known else "Train all of its weights: adapter: none"
+        named_so = f"{base} has no linear layer for an adapter with the name {', '.join(unknown)}"
+        what = named_so if unknown else f"{base} has no linear layers that can have an adapter"
+        none = "The head, routers and experts cannot have one" if mixture else "The head cannot have one"
+        fix = f"Use some of: {', '.join(known)}. {none}" if known else "Train all of its weights: adapter: none"
         raise ModelError(what=what, where="adapter.targets", fix=fix)
     return [f"{prefix}.{name}" for name in wanted]
 

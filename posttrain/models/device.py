@@ -98,7 +98,7 @@ class Runtime:
         """Choose the precision that the policy's family supports. Call it before any computation. Return the policy."""
         bf16 = self.bf16_for(policy)
         if self.bf16 and not bf16:
-            print(f"{family_of(policy)} computes in float32 alone: precision fp32", flush=True)
+            print(f"{family_of(policy)} only supports float32: precision fp32", flush=True)
             note(precision="fp32")
         self.bf16 = bf16
         return policy

@@ -45,7 +45,7 @@ def verify_forward(model: Any, where: str) -> None:
         what = f"{type(model).__name__} cannot be run ({type(error).__name__}: {error!s:.200})"
         raise ModelError(what=what, where=where, fix=TESTED_FAMILY) from error
     if not bool(expected.isfinite().all()):
-        what, fix = f"{type(model).__name__} gives values that are not finite", "Take the config of these weights"
+        what, fix = f"{type(model).__name__} computes values that are not finite", "Use the config of these weights"
         raise ModelError(what=what, where=where, fix=fix)
     fault = _fault(lambda: _packed_and_decoded(model, rows), head, expected)
     if fault is not None:
@@ -95,7 +95,7 @@ def _fault(run: Callable[[], Tensor], head: Head | None, expected: Tensor) -> st
     values = states if head is None else head.logits(states)
     gap, size = float((values - expected).abs().max()), float(expected.abs().max())
     if not _close(values, expected):
-        return f"gives other values when it is run packed (by {gap:.2g} of {size:.2g})"
+        return f"computes different values when packed (by {gap:.2g} of {size:.2g})"
     return None
 
 
@@ -123,7 +123,7 @@ def _packed_and_decoded(model: Any, rows: list[list[int]]) -> Tensor:
     packed = attention.packed
     states = hidden_states(model, packed.ids_N[None], packed.positions_N[None], attention)[0]
     if _slides(text) and not any(attention.windows):
-        raise LookupError("its layers do not pass their sliding window to the attention")
+        raise LookupError("its layers do not pass their sliding window to attention")
     cache, second = CachedAttention(1, device), torch.tensor([1], device=device)
     cache.admit(second[:0], attention, second)
     cache.step()

@@ -55,7 +55,7 @@ from posttrain.train.run_config import Algorithms
 
 TRUE: Any = dict.fromkeys(("correct",), 1.0)
 """The default true reward of `watch`."""
-ONE_TOKEN = "a token that is drawn from one has the log-prob 0, so there is nothing to learn. Use 2 or more"
+ONE_TOKEN = "a token drawn from a single token has log-prob 0, so there is nothing to learn. Use 2 or more"
 OVERLONG = "overlong"
 """The reward that the setting `overlong` adds."""
 
@@ -374,10 +374,10 @@ def reward_refusal(run: OnlinePolicyConfig) -> str | None:
     """Return the reason why the rewards do not fit the way the run compares them; None if they fit."""
     gates = [name for name, term in run.terms.items() if term.gate]
     if gates and run.advantage_entry.by_part:
-        compared = f"advantage '{run.advantage.type}' compares each part by itself, without gates"
-        return f"'{gates[0]}' is a gate, and {compared}. Give it a weight"
+        compared = f"advantage '{run.advantage.type}' compares each part separately, without gates"
+        return f"'{gates[0]}' is a gate, but {compared}. Give it a weight"
     normalised = [name for name, term in run.terms.items() if term.normalise]
     if normalised and run.resample:
         drawn = "resample draws its groups in several parts"
-        return f"'{normalised[0]}' is normalised over a round, and {drawn}. Set resample: 0, or normalise: false"
+        return f"'{normalised[0]}' is normalised over a round, but {drawn}. Set resample: 0, or normalise: false"
     return None

@@ -91,13 +91,15 @@ class StudentConfig(OnlineConfig, TeacherConfig):
     def teachers_fault(self, models: Collection[str], where: str) -> Iterator[str]:
         """Yield the errors in the teachers' names and weights. `models`: the names of the local teachers."""
         if twice := {*models} & {*self.servers}:
-            yield f"{where}.served has a teacher of the name {min(twice)}, as a model has. Rename it"
+            yield f"{where}.served has a teacher with the name of a model, {min(twice)}. Rename it"
         names = [*models, *self.servers]
         if self.weights is not None and {*self.weights} != {*names}:
             known = f"the teachers are {', '.join(names)}"
-            yield f"{where}.weights name {', '.join(self.weights)}, and {known}. Give each a weight"
+            yield f"{where}.weights has {', '.join(self.weights)}, but {known}. Give each teacher a weight"
         elif self.weights is not None and len(names) == 1:
-            yield f"{where}.weights share the divergence among teachers, and {names[0]} is the only one. Remove them"
+            yield (
+                f"{where}.weights share the divergence among teachers, but {names[0]} is the only teacher. Remove them"
+            )
 
     def shares(self, models: Collection[str], where: str) -> list[float]:
         """Return each teacher's share of the divergence: first these models, then the served teachers."""

@@ -150,7 +150,7 @@ class RolloutLog:
         size = most_bytes(self.stored, self.sampling.most, self.sampling.longest)
         if size > self.limit:
             most = f"{format_size(size)}, and no text is stored beyond {format_size(self.limit)} (rollouts_gb)"
-            print(f"{self.sampling.run}: its rollouts may take up to {most}")
+            print(f"{self.sampling.run}: its rollouts may need up to {most}")
 
     def add(
         self, number: int, attempt: int, first: int, rollouts: Sequence[Rollout],

@@ -34,7 +34,8 @@ UNKNOWN: Final = {
     REWARD_PARTS: "an advantage over each reward needs the weights of the rewards",
     "opponent": "an advantage over opponents needs samples of a mixture",
     "kl_old": "a KL to the sampling policy needs its weights",
-    "step_start_logp": "it reads log-probs of the policy at the start of each step, which only own samples have",
+    "step_start_logp": "it reads log-probs of the policy at the start of each step, which only exist while the policy "
+    "samples",
     "pretrain": "ptx needs a corpus",
 }
 """Columns that stored rollouts lack -> why."""
@@ -73,9 +74,7 @@ class OfflineConfig(TrainingParams, PolicyConfig):
         needs = self.objective(1).needs
         refused = [reason for column, reason in UNKNOWN.items() if column in needs]
         if CORRECTED not in needs and not self.surrogate_entry.of_sampler:
-            refused.append(
-                "correction = none: the rollouts are of other policies than this one. Set correction: truncate"
-            )
+            refused.append("correction = none: the rollouts come from other policies. Set correction: truncate")
         if self.update.type == "trpo":
             refused.append("trpo bounds the KL to the sampling policy. Use update adamw")
         if self.resample or self.overlong is not None:

@@ -102,5 +102,5 @@ def shared_context(
     left = theirs - max((len(framed) - len(plain) for plain, framed in seen.items()), default=0)
     if context is not None and context <= left:
         return context
-    print(f"{section}: rows end at {left} tokens, since the teacher's context is {theirs}")
+    print(f"{section}: rows end at {left} tokens, because the teacher's context is {theirs}")
     return left

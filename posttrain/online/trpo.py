@@ -28,13 +28,13 @@ def trpo_refusal(params: TrainingParams) -> str | None:
     """Return the reason why a run cannot use this update rule; None if it can."""
     if params.activations != "keep":
         value = f"activations = {params.activations}"
-        return f"{value}: update trpo differentiates twice, which needs all of them. Use keep"
+        return f"{value}: update trpo differentiates twice, which needs all activations. Use keep"
     if params.compile:
-        return "compile = true: update trpo differentiates twice, which it cannot. Remove it"
+        return "compile = true: update trpo differentiates twice, which compiled layers do not support. Remove it"
     if params.device.precision == "bf16":
         return "device.precision = bf16: update trpo solves for its step in float32. Use fp32 or auto"
     if params.optimizer.average or params.optimizer.matrices != "adamw":
-        return "optimizer.average and matrices: update trpo makes its own step. Remove them"
+        return "optimizer.average and matrices: update trpo computes its own step. Remove them"
     if params.optimizer.critic_first:
         return "optimizer.critic_first: update trpo moves the policy in each step. Remove it"
     return None

@@ -179,10 +179,10 @@ def need_reward_model(terms: Mapping[str, WeightedReward], reward_model: str) ->
     """Reject a reward model without a reward that uses it, and a reward `model` without a reward model."""
     if bool(learned(terms)) != (reward_model != NONE):
         raise ValueError(
-            f"reward_model = {reward_model}, reward = {', '.join(terms)}: a reward model is named where the reward "
-            f"`{LEARNED}` is, and only there. "
+            f"reward_model = {reward_model}, reward = {', '.join(terms)}: reward_model and the reward `{LEARNED}` "
+            "need each other. "
             + (
-                "Name one, e.g. reward_model: reward/main"
+                "Set one, e.g. reward_model: reward/main"
                 if reward_model == NONE
                 else f"Add `{LEARNED}` to reward, or set reward_model: {NONE}"
             )

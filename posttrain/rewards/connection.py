@@ -234,7 +234,7 @@ class Connection:
             fix = "posttrain does not follow its redirect. Set url to the final address"
         elif status in (401, 403):
             name = self._params.key
-            fix = f"Put a valid key into ${name}" if name else "Name the environment variable with its key: `key`"
+            fix = f"Put a valid key into ${name}" if name else "Set `key` to the environment variable with its key"
         raise RewardError(what=what, where=self._where, fix=fix)
 
     def _message(self, content: bytes) -> str:
@@ -259,7 +259,9 @@ async def _limited(response: httpx.Response, largest: int) -> bytes:
     """Return the bytes of a reply. Reject a compressed one, which was not requested and may unpack to gigabytes."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
-        raise TryAgainError(f"the reply is compressed ({excerpt(encoding, 40)}), which was not asked for")
+        raise TryAgainError(
+            f"the reply is compressed ({excerpt(encoding, 40)}), but posttrain did not request compression"
+        )
     content = bytearray()
     async for chunk in response.aiter_raw(65_536):
         content += chunk

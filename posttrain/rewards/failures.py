@@ -107,7 +107,7 @@ class FailureLimit:
                 f"{lost} of {count} completions could not be scored; the first failed {source} "
                 f"{_example(rollout, score)}"
             )
-            nothing = "Nothing is left to learn from or to measure" if not kept else ""
+            nothing = "Nothing is left to train on or to measure" if not kept else ""
             self._judge(recent, what, f"Fix the {'task' if rollout.failed else 'reward'}", nothing, "")
         for name in self._reward.only_measured:
             self._measured(name, [rollouts[place] for place in kept])
@@ -128,7 +128,7 @@ class FailureLimit:
         if nothing:
             raise RewardError(what=f"{what}. {nothing}, whatever max_failed is", where=self._where, fix=fix)
         if recent.total >= LEAST and recent.failed > self._most * recent.total:
-            what += f". {recent.failed / recent.total:.0%} of the last {recent.total:.0f} are more than max_failed = "
+            what += f". {recent.failed / recent.total:.0%} of the last {recent.total:.0f} exceed max_failed = "
             fix += ", or raise max_failed. A failed score never counts as 0 (docs/rewards.md)"
             raise RewardError(what=f"{what}{self._most:g}", where=self._where, fix=fix)
         print(f"{self._where}: {what}. They are left out{means}", file=sys.stderr)

@@ -101,7 +101,7 @@ def valid_json(rollout: Rollout, options: SchemaOptions) -> Score:
     except TimeoutError as error:
         return Score(0.0, "unparseable", str(error))
     except RecursionError:
-        return Score(0.0, "error", "the schema refers to itself without end")
+        return Score(0.0, "error", "the schema refers to itself endlessly")
     return Score(1.0) if wrong is None else Score(0.0, reason=f"{wrong.json_path}: {wrong.message:.100}")
 
 
@@ -184,11 +184,14 @@ def _fault(schema: str) -> str:
     except SchemaError as error:
         return f"the schema is wrong at {error.json_path}: {error.message:.120}"
     except Unresolvable as error:
-        return f"the schema has not what it refers to, {excerpt(error.ref, 80)}. Put it under $defs; nothing is fetched"
+        return (
+            f"the schema does not contain its reference {excerpt(error.ref, 80)}. Put it under $defs; posttrain "
+            "does not download references"
+        )
     except ValueError as error:
         return f"the schema {schema[:40]!r} cannot be used ({error}). Give a mapping, or a file {CUSTOM}/NAME.json"
     except RecursionError:
-        return "the schema refers to itself without end"
+        return "the schema refers to itself endlessly"
     return ""
 
 

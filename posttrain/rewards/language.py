@@ -74,7 +74,9 @@ def in_language(rollout: Rollout, options: LanguageOptions) -> Score:
     """
     if options.detect:
         share = share_in(options.detect, _SKIPPED.sub(" ", rollout.text))
-        return Score(0.0, "unparseable", "it has too few words to tell the language") if share is None else Score(share)
+        return (
+            Score(0.0, "unparseable", "it has too few words to detect the language") if share is None else Score(share)
+        )
     letters = "".join(rf"\p{{Script={name}}}" for name in options.script)
     target = regex.compile(rf"[{letters}\p{{M}}]+")
     runs = [run for run in _RUNS.findall(_SKIPPED.sub(" ", rollout.text)) if not _SINGLE.fullmatch(run)]

@@ -91,7 +91,5 @@ def _overlong(options: OverlongOptions, context: Context) -> ScoreFn:
     ]
 
 
-NO_TOKENS = Score(
-    0.0, "error", "its tokens are not known; `reward test` knows them with --run, or of a table of rollouts"
-)
+NO_TOKENS = Score(0.0, "error", "its tokens are not known; run `reward test` with --run, or on a table of rollouts")
 REWARDS = {"length": of_length, "overlong": Reward(_overlong, OverlongOptions, shaping=True)}

@@ -95,13 +95,13 @@ def row_fault(name: str, term: WeightedReward, row: Rollout) -> str | None:
     `row`: an example row.
     """
     if (mode := getattr(term.options, "mode", "score")) != "score":
-        return f"mode {mode} compares samples of a prompt, and rows are scored one by one. Use score"
+        return f"mode {mode} compares samples of a prompt, but rows are scored separately. Use score"
     if (why := why_not_scorable(name, term, row.prompt)) is not None:
         return f"rows have no `answer` and no `info` ({why}). Use another reward"
     if term.reward.each is None or term.reward.in_workers(term.options):  # not one to be called in passing
         return None
     score = score_one(term.reward.each, row, term.options)
-    return f"it gives rows no score: {score.reason}. Use another reward" if score.status in FAILED else None
+    return f"it does not score rows: {score.reason}. Use another reward" if score.status in FAILED else None
 
 
 def known_completions(name: str, term: WeightedReward, prompt: Prompt) -> Examples:
@@ -200,7 +200,7 @@ def refuse_unread(found: Unread | None, section: str, counted: str) -> None:
     what = f"it sets no reward, so {'training' if learns else 'its score'} uses `correct`, which cannot read "
     what += f"{found.rows:,} of {found.of:,} answers {counted}:"
     fix = (
-        f"Set the reward {'to train on' if learns else 'that judges its completions'},  "
+        f"Set the reward {'to train on' if learns else 'that judges its completions'}, "
         "e.g. reward: {correct: {answer: exact}} for labels and other text, {correct: {answer: math}} for formulas "
         "(docs/rewards.md); "
         f"or write answers that it can read. At most {MOST_ANSWERS:.0%} may be left out"

@@ -22,14 +22,14 @@ class TurnsOptions(Params):
 
 def _cannot_score(prompt: Prompt, options: TurnsOptions) -> str | None:  # noqa: ARG001
     task = load_task(prompt.task)
-    return None if task.has_turns else f"its task '{prompt.task}' has no `reply` that could give rewards"
+    return None if task.has_turns else f"its task '{prompt.task}' has no `reply` that could return rewards"
 
 
 @rule(TurnsOptions, _cannot_score)
 def turns(rollout: Rollout, options: TurnsOptions) -> Score:
     """Return sum_t gamma^t r_t over the rewards of the task's steps."""
     if not rollout.turn_rewards:
-        return Score(0.0, "error", f"task '{rollout.prompt.task}' gives no rewards to turns")
+        return Score(0.0, "error", f"task '{rollout.prompt.task}' does not reward turns")
     return Score(sum(discounted(rollout, options.gamma)))
 
 

@@ -181,7 +181,7 @@ class Tests(Asking):
             return f"{', '.join(sorted(unseen))} cannot see objects of the program"
         if unreached := self.remote.words & UNREACHED:
             names = ", ".join(sorted(name.lstrip(".") for name in unreached))
-            return f"what the tests do with {names} does not reach the program, which runs in another process"
+            return f"the tests use {names}, which does not affect the program in its process"
         return ""
 
     def _line(self, line: int) -> str:

@@ -62,7 +62,7 @@ class Names(dict[str, Any]):
             raise
         if is_object(found) and (name in sys.stdlib_module_names or (self._entry and name in TYPES)):
             raise self._remote.refuse(
-                f"the tests use `{name}` without importing it, and the program has its own. Import it"
+                f"the tests use `{name}` without importing it, but the program also defines it. Import it"
             )
         if isinstance(found, ProgramFunction):  # a variable may change, a function hardly does
             self[name] = found

@@ -162,7 +162,7 @@ class Remote(Codec):
         """Return a reference to a value that stays here, or the plain value that it extends."""
         if is_object(value):
             if value._posttrain_ahead.values:
-                raise self.refuse("an iterator of the program that was read ahead can only be read on")
+                raise self.refuse("an iterator of the program that was read ahead can only be read further")
             return ["object", value._posttrain_place]
         if isinstance(value, type):
             if "_posttrain_place" in vars(value):

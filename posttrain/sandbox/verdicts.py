@@ -124,7 +124,7 @@ def _check_started(processes: Sequence[Process], why: str) -> None:
 
 def _check_memory(processes: Sequence[Process]) -> None:
     if any(process.starved for process in processes):
-        raise SandboxFailed("the machine has run out of memory, and the kernel has killed a process")
+        raise SandboxFailed("the machine ran out of memory, and the kernel killed a process")
 
 
 def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:

@@ -146,7 +146,7 @@ def _started(program: str, setup: Mapping[str, Any], environment: Mapping[str, s
     except (DiedError, TooSlowError) as error:
         child.kill()
         what = f"its worker process did not start ({error})"
-        fix = HOST.fix("worker", "Read what it printed above")
+        fix = HOST.fix("worker", "Read its output above")
         raise RewardError(what=what, where=str(setup["label"]), fix=fix) from error
     if "error" in answer:
         kind, what, where, fix = answer["error"]

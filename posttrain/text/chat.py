@@ -209,7 +209,7 @@ class ChatText:
         end = next((i + 1 for i, token in enumerate(ids) if token in self.stops.tokens), None)
         if end is None:
             fix = f"End the assistant's turn with {self.tokenizer.eos_token} in the template"
-            raise self._template.refusal("puts no stop token after the answer in", [*messages, *reply], fix)
+            raise self._template.refusal("does not put a stop token after the answer in", [*messages, *reply], fix)
         return ids[end:] if last in self.stops.tokens else ids
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:

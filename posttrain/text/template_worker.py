@@ -66,7 +66,7 @@ class Generation(Extension):
     def check(self, text: str) -> None:
         """Reject blocks that were not written where they were recorded, e.g. in a macro, which writes later."""
         if [text[slice(*block)] for block in self.blocks] != self._texts:
-            raise jinja2.TemplateError("a {% generation %} block stands inside a macro, set or filter")
+            raise jinja2.TemplateError("a {% generation %} block is inside a macro, set or filter")
 
 
 class Namespace(jinja2.utils.Namespace):

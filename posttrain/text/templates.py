@@ -131,7 +131,7 @@ def variables_fault(variables: Any) -> str | None:
         if name in OWN_NAMES or name.endswith("_token"):
             return f"{name} means something else in a template; rename it"
         if isinstance(value, str) and value.lower() in ("true", "false"):
-            return f"{name} = {value!r} is a text, which templates take for true; write {value.lower()} without quotes"
+            return f"{name} = {value!r} is a text, which templates treat as true; write {value.lower()} without quotes"
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
@@ -161,7 +161,7 @@ class RenderError(Exception):
 
 def _exit_reason(code: int) -> str:
     if code == -signal.SIGPROF:
-        return f"it takes longer than {template_worker.SECONDS:.0f} s for one conversation"
+        return f"rendering takes longer than {template_worker.SECONDS:.0f} s for one conversation"
     return f"it ended the process that renders it (exit status {code})"
 
 

@@ -126,7 +126,7 @@ def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
         files = [TENSORS, STATE, *parts]
         wrong = world.from_first(lambda: [name for name in files if not _is_right(folder / name, sums)])
         if wrong or not complete:
-            what = f"{wrong[0]} does not match its checksum" if wrong else "parts of it are missing"
+            what = f"{wrong[0]} does not match its checksum" if wrong else "some of its parts are missing"
             raise CheckpointError(what=what, where=str(folder), fix=DELETE)
         plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
         check_format(int(plain["format"]), CHECKPOINTS, str(folder), PipelineError)

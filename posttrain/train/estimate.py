@@ -156,7 +156,7 @@ def check_memory(
         what = f"training needs at least {least / GB:.3g} GB more memory, but {free / GB:.3g} GB are free"
         fix = f"Use a smaller model; limits.memory: null ({HOST.settings_file}) tries it regardless"
         raise TrainingError(what=what, where=name, fix=fix)
-    warning = f"may run out of memory: a step takes up to {most / GB:.3g} GB more, and {free / GB:.3g} GB are free"
+    warning = f"may run out of memory: a step takes up to {most / GB:.3g} GB more, but {free / GB:.3g} GB are free"
     print(f"{name}: {warning}. {LOWER_MEMORY}", file=sys.stderr)
 
 

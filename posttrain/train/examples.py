@@ -101,7 +101,7 @@ class Examples(Sequence[Example]):
             print(f"{where}: {longer}: left out")
         else:
             print(
-                f"{where}: {longer}: {int(long.sum()) - left:,} cut, {left:,} left out because no answer would be left"
+                f"{where}: {longer}: {int(long.sum()) - left:,} cut, {left:,} dropped because no answer would be left"
             )
         return cut.select(np.flatnonzero(fitting))
 

@@ -55,7 +55,7 @@ RATES: Final = (
     Rate("online", 1_000_000_000, 1e-6, "DeepSeekMath (arXiv:2402.03300), DAPO (arXiv:2503.14476)"),
     Rate("online", 300_000_000, 5e-6, "between 1e-6 of 1B and more, and 2e-5 below"),
     Rate("online", TOY, 2e-5, "our runs with SmolLM2-135M (docs/reports/real.md)"),
-    Rate(None, 0, 1e-4, "toy models, as those of this project's tests"),
+    Rate(None, 0, 1e-4, "toy models, as in this project's tests"),
 )
 
 

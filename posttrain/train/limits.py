@@ -66,7 +66,7 @@ def check_limits(limits: LimitParams, rows: Sequence[StepMetrics], name: str) ->
         ]
         for key, what, fix in beyond:
             if all(key in keys for keys in earlier):
-                reason = f"{what}, and has been for {limits.steps} steps, at step {newest['step']}"
+                reason = f"{what}, for {limits.steps} steps in a row; stopped at step {newest['step']}"
                 note = f"limits.{key}: null ({HOST.settings_file}) continues regardless"
                 note = f"The last checkpoint before it is kept; {note}"
                 raise TrainingError(what=reason, where=name, fix=f"{fix}. {note}")
@@ -82,7 +82,7 @@ def _beyond(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> Iterat
         yield "gradient", what, "Lower optimizer.lr or raise optimizer.warmup"
     entropy = row.get("entropy")
     if limits.entropy is not None and entropy is not None and not entropy >= limits.entropy:
-        what = f"the entropy has collapsed: {entropy:.3g} nats per token, the limit is {limits.entropy:.3g}"
+        what = f"the entropy collapsed: {entropy:.3g} nats per token, the limit is {limits.entropy:.3g}"
         yield "entropy", what, "Raise the entropy bonus (entropy) or kl.beta, or lower optimizer.lr"
     kl = row.get("kl_k3")
     if limits.kl is not None and kl is not None and not kl <= limits.kl:

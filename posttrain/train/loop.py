@@ -275,7 +275,7 @@ def _train(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, e
         print(f"{run.name}: {sharing.described(world.count())}", flush=True)
         note(useful_share=f"{sharing.useful:.2f}")
     if step < end and run.params.optimizer.average:
-        print(f"{run.name}: it ended early, so its weights are not averaged (optimizer.average)", file=sys.stderr)
+        print(f"{run.name}: the run ended early, so its weights are not averaged (optimizer.average)", file=sys.stderr)
     if looked:
         log.add({"step": step, **looked})
     for model in models.trained.values():

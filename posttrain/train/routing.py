@@ -77,7 +77,7 @@ class Replaying(Protocol):
 def routing_refusal(params: Replaying, needs: frozenset[str]) -> str | None:
     """Return the reason why experts cannot be replayed in a run that needs these columns; None if they can."""
     if params.activations != "keep":
-        return f"activations = {params.activations}, which computes layers again with other experts"
+        return f"activations = {params.activations}, which recomputes layers with other experts"
     if params.compile:
         return "compile = true"
     return f"{params.algorithm} reads log-probs at the start of each step" if needs & STEP_COLUMNS else None

@@ -84,7 +84,7 @@ def rankings(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -
     compared = [mine for mine in answers.values() if len({bool(liked[place]) for place in mine}) == 2]
     if len(compared) < len(answers):
         few = f"{len(answers) - len(compared):,} of {len(answers):,} prompts"
-        print(f"{where}: {few} have answers of one label only: left out")
+        print(f"{where}: {few} have answers of only one label: dropped")
     places = np.array([place for mine in compared for place in mine], dtype=np.int64)
     starts = np.cumsum([0, *map(len, compared)])
     ranked = Examples(rows, places, starts, {"rank": np.where(liked[places], 0.0, 1.0)})
@@ -102,7 +102,7 @@ def windows(text: ChatText, frame: pl.DataFrame, width: int, where: str) -> Exam
         what = f"the {frame.height} documents of a split have {len(stream)} tokens, fewer than window = {width}"
         raise DataError(what=what, where=where, fix="Give more text, or lower the run's `window`")
     if left := (len(stream) - 1) % width:
-        print(f"{where}: the last {left:,} of {len(stream):,} tokens do not fill a window: left out")
+        print(f"{where}: the last {left:,} of {len(stream):,} tokens do not fill a window: dropped")
     return make_examples(_Windows(stream, width))
 
 

@@ -63,7 +63,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_template_is_saved_with_the_model_and_its_end_is_an_end_token(workspace: Path) -> None:
     said = (workspace / "repro.txt").read_text(encoding="utf-8")
-    assert "custom/own.jinja ends an answer with <|im_end|>, which is an end token from now on" in said
+    assert "custom/own.jinja ends an answer with <|im_end|>, so <|im_end|> becomes an end token" in said
     for model in ("base/start", "sft/main", "online/grpo"):
         folder = workspace / "models" / model
         assert json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))["chat_template"] == CHATML

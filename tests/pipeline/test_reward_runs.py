@@ -130,7 +130,7 @@ def test_a_run_with_composed_rewards_and_a_few_failures(own_workspace: Path) -> 
             (
                 "64 of 64 completions could not be scored",
                 "infrastructure: the server is down",
-                "Nothing is left to learn from",
+                "Nothing is left to train on",
             ),
         ),
         (

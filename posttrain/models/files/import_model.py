@@ -71,7 +71,7 @@ def fetch_model(
 def _check_scorer(model: Any, folder: Path) -> None:
     """Reject a classifier with several labels, and mark a scorer that was not trained with posttrain."""
     if (labels := model.score.out_features) != 1:
-        what, fix = f"it gives {labels} numbers for a text (num_labels)", "Use a reward model with num_labels 1"
+        what, fix = f"it returns {labels} numbers for a text (num_labels)", "Use a reward model with num_labels 1"
         raise ModelError(what=what, where=str(folder / "config.json"), fix=fix)
     if not (folder / MANIFEST).is_file():
         setattr(model.config, WHOLE_TEXT, True)

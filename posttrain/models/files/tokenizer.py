@@ -108,7 +108,7 @@ def check_template(folder: Path, files: Path, chat_template: str, *, scores: boo
         settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         settings["eos_token_id"] = list(ends)
         file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        print(f"{folder}: {chat_template} ends an answer with {end}, which is an end token from now on")
+        print(f"{folder}: {chat_template} ends an answer with {end}, so {end} becomes an end token")
         text = ChatText(load_tokenizer(files), chat_template, ends)
     text.conversations([Conversation(TEST_CONVERSATION)], "last")
     text.prompts([TEST_CONVERSATION[:1], TEST_CONVERSATION[:3]])

@@ -90,8 +90,8 @@ def compiled_layers(model: Any) -> list[Any]:
     if routers:
         layers = [part for layer in layers for part in _parts_without(routers, layer)]
     reasons = {
-        "it runs its own code over padded rows": runs_in_rows(model),
-        "transformers has no layers of it that can be compiled one by one": not layers,
+        "it only runs in padded rows": runs_in_rows(model),
+        "transformers does not list layers of it that can be compiled separately": not layers,
     }
     if found := [reason for reason, holds in reasons.items() if holds]:
         what = f"compile = true, and {type(model).__name__} cannot be compiled: {found[0]}"

@@ -109,7 +109,7 @@ def _fault(kind: str, heads: Heads) -> str | None:
                 if not float((one - other).abs().max()) <= TOLERANCE * float(other.abs().max()):
                     return "it gives other values"
             if deterministic and not all(map(torch.equal, found, again)):
-                return "it gives other bits each time"
+                return "it is not deterministic"
     except FAULTS as error:
         return _short(error)
     finally:

@@ -75,12 +75,12 @@ class SampledPairConfig(PreferenceConfig):
         wrong = []
         if not self.paired:
             wrong.append(
-                f"loss '{self.loss.type}' takes single answers, and this algorithm makes pairs. Use a pair loss"
+                f"loss '{self.loss.type}' needs single answers, but this algorithm makes pairs. Use a pair loss"
             )
         if self.parts > 1:
-            wrong.append("parts is for a table of pairs, not for samples. Remove parts")
+            wrong.append("parts only works with a table of pairs, not with samples. Remove parts")
         if self.mixture and not self.reference:
-            wrong.append("mixture samples with the reference, and reference is false. Use mixture 0, or reference true")
+            wrong.append("mixture samples with the reference, but reference is false. Use mixture 0, or reference true")
         if wrong:
             raise ValueError("; ".join(wrong))
         return self

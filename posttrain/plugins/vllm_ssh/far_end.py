@@ -98,7 +98,7 @@ class FarEnd:
             if self._server is not None and self._server.poll() is not None:
                 raise _EndedError
             if time.monotonic() > heard + self._silent_s:
-                raise _EndedError(f"nothing came for {self._silent_s:g} s: the connection is lost")
+                raise _EndedError(f"received nothing for {self._silent_s:g} s: the connection is lost")
         if not (data := os.read(self._input, most)):
             raise _EndedError
         return data
@@ -127,7 +127,7 @@ def main() -> None:
     try:
         folder.mkdir(mode=0o700)
     except OSError as error:
-        sys.exit(f"the folder of the server cannot be made: {error}. Servers on other hosts need /dev/shm there")
+        sys.exit(f"the folder of the server cannot be created: {error}. Servers on other hosts need /dev/shm there")
     sys.exit(FarEnd(folder, silent_s).serve())
 
 

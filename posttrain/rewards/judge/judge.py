@@ -272,7 +272,7 @@ class LanguageJudge:
             self._used.update(used)
         if reply.cut:  # by our own limit, so it says nothing of the completion
             return Score(0.0, "error", f"the judge's reply was cut at max_tokens: {self._options.max_tokens}. Raise it")
-        return Score(0.0, "error", f"the judge gave no verdict, its reply ends with {reply.text[-60:]!r}")
+        return Score(0.0, "error", f"the judge gave no verdict; its reply ends with {reply.text[-60:]!r}")
 
 
 def _cannot_score(prompt: Prompt, options: JudgeOptions) -> str | None:

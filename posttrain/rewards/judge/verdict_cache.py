@@ -59,7 +59,7 @@ class VerdictCache:
                 temporary.write_text(json.dumps(found), encoding="utf-8")
         except OSError as error:
             if not self._full:
-                print(f"verdicts are not remembered in {self._folder}: {error.strerror}", file=sys.stderr)
+                print(f"verdicts are not cached in {self._folder}: {error.strerror}", file=sys.stderr)
             self._full = True
 
     def _file(self, asked: Mapping[str, Any]) -> Path:

@@ -276,9 +276,9 @@ class EngineSampler:
         if answer.status_code >= 500 or answer.status_code in (408, 409, 429):
             raise _LostError(f"HTTP {answer.status_code}: {answer.text:.200}")
         if answer.status_code != 200:
-            raise server.failed(f"the server refuses a request: HTTP {answer.status_code}: {answer.text:.300}")
+            raise server.failed(f"the server rejected a request: HTTP {answer.status_code}: {answer.text:.300}")
         if (held := answer.headers.get(HEADER)) != self.version:
-            raise _LostError(f"an answer is of the weights {held!r}, not {self.version!r}")
+            raise _LostError(f"an answer used the weights {held!r}, not {self.version!r}")
         with seconds_of("engine_read_s"):
             return self._read(server, answer, body, params, sent)
 
@@ -347,13 +347,13 @@ class EngineSampler:
         lora = ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(self._given.rank)]
         _check(server, self._started(server, self._given.frozen, lora), FROZEN)
         if not self._load(server):
-            raise server.failed("the server did not answer when it was given the adapter")
+            raise server.failed("the server did not answer when it received the adapter")
 
     def _started(self, server: EngineProcess, weights: Path, options: Sequence[str]) -> dict[str, Any]:
         state = server.start(weights, options)
         engine = str(state.get("engine"))
         if not engine.startswith("vllm "):
-            raise server.failed(f"the server is {engine!r:.60}, and not vLLM's")
+            raise server.failed(f"the server is {engine!r:.60}, not vLLM")
         note(engine=engine)
         return state
 

@@ -182,19 +182,17 @@ SETS: Final = {
     **dict.fromkeys(("logprobs_mode", "generation_config", "disable_log_stats", "disable_uvicorn_access_log"), _OURS),
     **dict.fromkeys(("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "runner", "convert", "hf_token"), _OURS),
     **dict.fromkeys(
-        ("override_generation_config", "logits_processors"), "samples are of the policy's own probabilities"
+        ("override_generation_config", "logits_processors"), "samples must follow the policy's own probabilities"
     ),
-    "hf_overrides": "the config of the start model decides it",
-    **dict.fromkeys(
-        ("enable_lora", "max_loras", "max_lora_rank", "lora_modules"), "the key adapter of the run decides it"
-    ),
-    **dict.fromkeys(("kv_cache_memory_bytes", "gpu_memory_utilization"), "sampling.kv_gb decides it"),
+    "hf_overrides": "the config of the start model sets it",
+    **dict.fromkeys(("enable_lora", "max_loras", "max_lora_rank", "lora_modules"), "the run's key `adapter` sets it"),
+    **dict.fromkeys(("kv_cache_memory_bytes", "gpu_memory_utilization"), "sampling.kv_gb sets it"),
     "enable_return_routed_experts": "router.replay decides it",
     "dtype": "device.precision decides it",
-    "max_model_len": "the longest prompt and sampling.max_tokens decide it",
+    "max_model_len": "the longest prompt and sampling.max_tokens set it",
     "max_num_seqs": "sampling.rows decides it",
     "seed": "each completion has its own seed",
-    "enable_sleep_mode": "the key sleep decides it",
+    "enable_sleep_mode": "the key `sleep` sets it",
     "trust_remote_code": "code that comes with a model is never run",
 }
 """Settings of vLLM that engine_args may not contain -> why."""

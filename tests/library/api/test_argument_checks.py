@@ -46,7 +46,7 @@ def test_model_folder(tmp_path: Path) -> None:
         (None, "it is None, not a folder"),
         (3, "it is of the type int"),
         (tmp_path / "file", "this is a file"),
-        (tmp_path / "none", "there is no such folder"),
+        (tmp_path / "none", "the folder does not exist"),
     ]:
         with pytest.raises(ModelError, match=message):
             model_folder(given, "model")

@@ -317,8 +317,8 @@ def test_what_is_no_prompt_of_sample_is_named(model: tuple[Any, Any], given: Any
 @pytest.mark.parametrize(
     ("folder", "said"),
     [
-        ("nope", r" = 'nope': there is no such folder in /.*Give the folder with its config\.json"),
-        ("Qwen/Qwen3-0.6B", r"of the Hub, give huggingface_hub\.snapshot_download\(\"Qwen/Qwen3-0\.6B\"\)"),
+        ("nope", r" = 'nope': the folder does not exist in /.*Give the folder with its config\.json"),
+        ("Qwen/Qwen3-0.6B", r"For a Hub model, give huggingface_hub\.snapshot_download\(\"Qwen/Qwen3-0\.6B\"\)"),
         (None, r"it is None, not a folder"),
         (5, r"it is of the type int, not a folder"),
         ("pyproject.toml", r"this is a file, not the folder of a model"),

@@ -208,13 +208,13 @@ def test_beginners_mistakes_are_named(folder: Path) -> None:
         posttrain.train_model(str(folder), tokenizer, ROWS)
     with pytest.raises(ParamsError, match="needs its tokenizer"):
         posttrain.train_model(model, None, ROWS)
-    with pytest.raises(ParamsError, match="have their own tokenizer"):
+    with pytest.raises(ParamsError, match="already have a tokenizer"):
         posttrain.train_model(posttrain.load_models(folder, config), tokenizer, ROWS, config=config)
     with pytest.raises(DataError, match="this is one string, not rows"):
         posttrain.train_model(model, tokenizer, "rows.jsonl")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="an interval needs at least 2 rows"):
         posttrain.train_model(model, tokenizer, ROWS, heldout=ROWS[:1])
-    with pytest.raises(DataError, match="no setting `watch` measures them"):
+    with pytest.raises(DataError, match="they are only used with the setting `watch"):
         posttrain.train_model(model, tokenizer, ROWS, config=config, heldout=ROWS[:2])
     watched = posttrain.SftConfig(watch={"reward": {"format": 1.0}})  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"heldout_table: watch\.reward samples"):
@@ -240,7 +240,7 @@ def test_an_output_of_another_call_is_replaced_with_a_line(
 ) -> None:
     for rate in (1e-4, 1e-4, 1e-3):
         posttrain.train_model(*posttrain.load_model(folder), ROWS, optimizer={"lr": rate}, output=tmp_path)
-    assert capsys.readouterr().err.count("has the model of another call, which this one replaces") == 1
+    assert capsys.readouterr().err.count("contains the model of another call, which this call replaces") == 1
 
 
 def test_models_that_were_trained_before_resume_no_checkpoint_of_others(folder: Path, tmp_path: Path) -> None:

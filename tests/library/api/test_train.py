@@ -94,7 +94,7 @@ def test_what_identifies_the_checkpoints_of_an_output() -> None:
 def test_a_watch_and_its_rows_belong_together() -> None:
     watched = SftConfig(watch={"every": 2})  # type: ignore[arg-type]
     _check_heldout(watched, ROWS[:2], None)
-    with pytest.raises(DataError, match="watch measures held-out rows, and there are none"):
+    with pytest.raises(DataError, match="watch measures held-out rows, but none are given"):
         _check_heldout(watched, [], None)
     check_table(None, None)
     rewarded: Any = SimpleNamespace(reward={"format": 1.0})

@@ -83,7 +83,7 @@ def test_the_precision_that_a_family_supports(capsys: pytest.CaptureFixture[str]
     assert runtime.suit(model) is model and capsys.readouterr().out == ""
     runtime.precision = "auto"
     assert runtime.suit(of_family(only)) is not None and runtime.bf16 is False
-    assert capsys.readouterr().out == f"{only} computes in float32 alone: precision fp32\n"
+    assert capsys.readouterr().out == f"{only} only supports float32: precision fp32\n"
 
 
 def test_what_decides_a_gpus_rounding(monkeypatch: pytest.MonkeyPatch) -> None:

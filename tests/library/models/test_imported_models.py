@@ -164,7 +164,7 @@ def test_a_given_template_replaces_the_models_and_stays_with_it(
 
     folder = policy_folder(workspace / "my", template=own, ends=[0])
     fetch_model(str(folder), None, Path("base"), None, write_template(CHATML))
-    assert "ends an answer with <|im_end|>, which is an end token" in capsys.readouterr().out
+    assert "ends an answer with <|im_end|>, so <|im_end|> becomes an end token" in capsys.readouterr().out
     save_model(load_policy("base"), "trained", "base")
     text = load_text(Path("trained"))
     assert text.tokenizer.get_chat_template() == CHATML and text.stops.tokens == (0, 2)

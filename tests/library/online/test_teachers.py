@@ -133,7 +133,7 @@ def test_the_longest_row_that_both_can_read(folder: Path, capsys: pytest.Capture
     assert _config(folder).vocab_size == len(text.tokenizer) and _config(model) is model.config
     assert shared_context(text, model, {}, "here") == 256
     assert shared_context(text, model, {(1, 2): [1, 2, 3, 4, 5]}, "here") == 253
-    assert capsys.readouterr().out == "here: rows end at 253 tokens, since the teacher's context is 256\n"
+    assert capsys.readouterr().out == "here: rows end at 253 tokens, because the teacher's context is 256\n"
     model.config.max_position_embeddings = 0
     assert shared_context(text, model, {}, "here") == 256
 

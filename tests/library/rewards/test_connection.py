@@ -115,7 +115,7 @@ def test_failures_are_tried_again_and_counted(url: str) -> None:
         (reply(b"no json"), "no n (tries: 2)"),
         (
             reply({"n": 1}, Content_Encoding="gzip"),
-            "the reply is compressed ('gzip'), which was not asked for (tries: 2)",
+            "the reply is compressed ('gzip'), but posttrain did not request compression (tries: 2)",
         ),
     ],
 )
@@ -141,7 +141,7 @@ def test_a_request_that_cannot_be_answered_is_an_error_without_the_secret(url: s
     [
         (404, {}, "Check url and model"),
         (302, {}, "posttrain does not follow its redirect"),
-        (401, {}, "Name the environment variable with its key: `key`"),
+        (401, {}, "Set `key` to the environment variable with its key"),
         (403, {"key": "ENDPOINT_KEY"}, "Put a valid key into $ENDPOINT_KEY"),
     ],
 )

@@ -120,7 +120,11 @@ def test_settings_of_vllm_become_its_options() -> None:
             {"rollout": {"engine_args": {"max_num_seqs": 8}}},
             "engine_args.max_num_seqs: sampling.rows decides it",
         ),
-        ("grpo", {"rollout": {"engine_args": {"enable-lora": True}}}, "engine_args.enable-lora: the key adapter"),
+        (
+            "grpo",
+            {"rollout": {"engine_args": {"enable-lora": True}}},
+            "engine_args.enable-lora: the run's key `adapter`",
+        ),
         ("grpo", {"rollout": {"engine_args": {"-O": 3}}}, "engine_args.-O = 3: expected the name of a setting of vLLM"),
         (
             "grpo",
@@ -130,9 +134,9 @@ def test_settings_of_vllm_become_its_options() -> None:
         (
             "grpo",
             {"rollout": {"engine_args": {"override_generation_config": {"repetition_penalty": 2}}}},
-            "engine_args.override_generation_config: samples are of the policy's own probabilities",
+            "engine_args.override_generation_config: samples must follow the policy's own probabilities",
         ),
-        ("grpo", {"rollout": {"engine_args": {"hf-overrides.rope_theta": 3}}}, "the config of the start model decides"),
+        ("grpo", {"rollout": {"engine_args": {"hf-overrides.rope_theta": 3}}}, "the config of the start model sets"),
         ("grpo", {"rollout": {"engine_args": {"hf_token": "hf_a"}}}, "engine_args.hf_token: posttrain sets it"),
         (
             "gspo",
@@ -176,7 +180,7 @@ def test_settings_of_vllm_become_its_options() -> None:
             "engine_args.sleep: with ahead = 1, the servers sample during training. Use one of the two",
         ),
         ("grpo", {"rollout": {"engine_args": {"sleep": 2}}}, "engine_args.sleep = 2: expected true or false"),
-        ("grpo", {"rollout": {"engine_args": {"enable-sleep-mode": True}}}, "the key sleep decides it"),
+        ("grpo", {"rollout": {"engine_args": {"enable-sleep-mode": True}}}, "the key `sleep` sets it"),
         ("grpo", {"rollout": {"engine": "sglang"}}, "engine"),
         ("grpo", {"rollout": {"ahead": 2}}, "ahead"),
     ],

@@ -163,8 +163,8 @@ def test_a_combination_that_means_nothing_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("name", "over", "because"),
     [
-        ("online_dpo", {"loss": "kto"}, "takes single answers"),
-        ("online_dpo", {"parts": 2}, "is for a table of pairs"),
+        ("online_dpo", {"loss": "kto"}, "needs single answers"),
+        ("online_dpo", {"parts": 2}, "only works with a table of pairs"),
         ("ipo_md", {"reference": False}, "mixture samples with the reference"),
     ],
 )
@@ -176,8 +176,8 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
     replay = {"rollout": {"replay": {"groups": 2}}}
     for algorithm, over, because in (
         ("rloo", replay, "no ratio to correct"),
-        ("trpo", replay, "earlier rounds have others"),
-        ("ppo_penalty", replay, "earlier rounds have others"),
+        ("trpo", replay, "earlier rounds used other policies"),
+        ("ppo_penalty", replay, "earlier rounds used other policies"),
         ("grpo", {"rollout": {"group_size": 1}}, "compares siblings"),
         ("nash_md", {"rollout": {"group_size": 1}}, "compares siblings"),
         (

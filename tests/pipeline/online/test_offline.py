@@ -36,7 +36,7 @@ def run_of(algorithm: str = "grpo", **over: Any) -> OfflineRun:
 @pytest.mark.parametrize(
     ("algorithm", "over", "expected"),
     [
-        ("grpo", {"correction": "none"}, "offline.runs.a.correction = none: the rollouts are of other policies"),
+        ("grpo", {"correction": "none"}, "offline.runs.a.correction = none: the rollouts come from other policies"),
         ("dapo", {}, "Set resample: 0 and overlong: null"),
         ("gdpo", {}, "an advantage over each reward needs the weights of the rewards"),
         ("trpo", {}, "Use update adamw"),

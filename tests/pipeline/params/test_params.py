@@ -229,11 +229,11 @@ distill:
         ),
         (
             f"{TEACHERS}\ndistill: {{runs: {{t: {{{TAUGHT}, teacher: reward/both, weights: {{a: 1.0, b: 2.0}}}}}}}}",
-            "distill.runs.t.weights name a, b, and the teachers are dpo, a. Give each a weight",
+            "distill.runs.t.weights has a, b, but the teachers are dpo, a. Give each teacher a weight",
         ),
         (
             f"distill: {{runs: {{t: {{{TAUGHT}, teacher: online/a, weights: {{dpo: 1.0}}}}}}}}",
-            "distill.runs.t.weights name dpo, and the teachers are a. Give each a weight",
+            "distill.runs.t.weights has dpo, but the teachers are a. Give each teacher a weight",
         ),
         (
             f"{TWO}\nonline: {{runs: {{a: {{start: reward/both}}}}}}",
@@ -391,7 +391,7 @@ def test_a_set_of_models_that_write_is_a_teacher() -> None:
         ("teacher: online/a, update: trpo, surrogate: importance", "bounded only by the policy's loss. Use adamw"),
         (
             "teacher: none, served: {url: 'http://127.0.0.1:1', model: m}, weights: {served: 1.0}",
-            "weights share the divergence among teachers, and served is the only one. Remove them",
+            "weights share the divergence among teachers, but served is the only teacher. Remove them",
         ),
         ("teacher: none, served: {model: m}", "distill.runs.t.served.url is missing. Write base URL of the endpoint"),
         ("teacher: none, served: {}", "distill.runs.t.served = {}: give at least one"),
@@ -405,7 +405,7 @@ def test_a_set_of_models_that_write_is_a_teacher() -> None:
         ),
         (
             "teacher: none, served: {url: 'http://127.0.0.1:1', model: m}, weights: {a: 1.0}",
-            "distill.runs.t.weights name a, and the teachers are served. Give each a weight",
+            "distill.runs.t.weights has a, but the teachers are served. Give each teacher a weight",
         ),
         (
             "teacher: online/a, algorithm: ppo, critic: reward_model, reward_model: reward/main, reward: {model: 1.0}",
@@ -457,13 +457,13 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
         ),
         (
             "online: {runs: {a: {reward: {model: 1.0}}}}",
-            "a reward model is named where the reward `model` is, and only there",
+            "reward_model and the reward `model` need each other",
         ),
         ("online: {runs: {a: {corpus: two_step/corpus}}}", "ptx learns a corpus. Set both, or corpus: none"),
         ("online: {runs: {a: {surrogate: {hih: 1.0}}}}", "online.runs.a.surrogate.hih: unknown key. Did you mean"),
         (
             "online: {runs: {a: {algorithm: trpo, rollout: {sampling: {top_p: 0.9}}}}}",
-            "rollout.sampling: top_p and top_k sample from some tokens",
+            "rollout.sampling: top_p and top_k exclude tokens",
         ),
         (
             "online: {runs: {a: {penalty: exact, rollout: {sampling: {top_k: 5}}}}}",
@@ -508,9 +508,9 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
         ("online: {runs: {a: {rollout: {replay: true}}}}", "replay = True: give KEY: VALUE pairs. Known here: groups,"),
         (
             "sft: {runs: {main: {template: {x: 'False'}}}}",
-            "x = 'False' is a text, which templates take for true; write",
+            "x = 'False' is a text, which templates treat as true; write",
         ),
-        ("online: {runs: {a: {rollout: {sampling: {top_k: 1}}}}}", "top_k = 1: a token that is drawn from one has the"),
+        ("online: {runs: {a: {rollout: {sampling: {top_k: 1}}}}}", "top_k = 1: a token drawn from a single token has"),
     ],
 )
 def test_a_wrong_setting_is_named(text: str, words: str) -> None:

@@ -235,7 +235,7 @@ def test_a_step_that_only_failed_scores_could_pass_is_left_out(
     assert [step.right for step in found if step != lasts[step.place]] == expected
     assert "completions could not be scored; the first failed in reward 'own' (timeout" in capsys.readouterr().err
     given.clear()
-    with pytest.raises(RewardError, match=r"are more than max_failed = 0\.05"):
+    with pytest.raises(RewardError, match=r"exceed max_failed = 0\.05"):
         labelled_by(folder, score, 0.05)
 
 

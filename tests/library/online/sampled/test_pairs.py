@@ -97,8 +97,8 @@ def test_a_run_on_pairs_of_samples() -> None:
     assert isinstance(found.source(own, None), FilteredSource)  # type: ignore[arg-type]
     for wrong, fault in (
         ({"rollout": {**ROLLOUT, "group_size": 1}}, "a pair is two samples of one prompt"),
-        ({"mixture": 0.5, "reference": False}, "mixture samples with the reference, and reference is false"),
-        ({"loss": "kto"}, "takes single answers, and this algorithm makes pairs"),
+        ({"mixture": 0.5, "reference": False}, "mixture samples with the reference, but reference is false"),
+        ({"loss": "kto"}, "needs single answers, but this algorithm makes pairs"),
     ):
         with pytest.raises(ParamsError, match=fault):
             run("online_dpo", **wrong)

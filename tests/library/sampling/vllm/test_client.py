@@ -221,7 +221,7 @@ def test_what_cannot_be_used_is_an_error(server: Server, folder: Path) -> None:
     sampler = sampler_of(server, folder)
     sampler.sync(server.model, "step 1")
     server.faults = [400]
-    with pytest.raises(EngineError, match=r"the server refuses a request: HTTP 400: \{\}"):
+    with pytest.raises(EngineError, match=r"the server rejected a request: HTTP 400: \{\}"):
         sampler.generate(REQUESTS[:1], PARAMS, 7)
     server.shift = 1000.0
     with pytest.raises(EngineError, match="the server returned an invalid answer"):
