@@ -63,7 +63,7 @@ def remove_oldest(new: Path, most: int) -> None:
 
 
 def fsync(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk."""
+    """Wait until a file, or a folder's list of names, is written to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -165,7 +165,7 @@ class _Code:
 
 
 class Late(ModuleType):
-    """A module that runs its code when something other than its functions in `LATE` is used.
+    """A module that runs its code on first use, except for its functions in `LATE`.
 
     Its code may define any name, so it has no methods, and its one attribute has a name of its own.
     """

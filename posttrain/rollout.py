@@ -22,7 +22,7 @@ FAILED: frozenset[Status] = frozenset({"timeout", "error", "infrastructure"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """The tokens that top_k and top_p kept at each sampled token: all ids, and the count for each token."""
+    """The tokens that top_k and top_p kept at each sampled token: all ids, and the number of ids per token."""
 
     ids: Tensor
     """int32 ids, ordered by sampled token."""

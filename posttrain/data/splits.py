@@ -28,7 +28,7 @@ def split_of(problem: str, *, heldout_share: float, test_share: float) -> Split:
 
 
 def split_names(wanted: Mapping[Split, str], names: list[str]) -> dict[str, Split]:
-    """Return our split for each split name of the source.
+    """Return posttrain's split for each split name of the source.
 
     `wanted` replaces common names; unknown names are left out.
     """

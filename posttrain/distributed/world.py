@@ -78,7 +78,7 @@ def gathered_tensors(mine: torch.Tensor) -> list[torch.Tensor]:
 
 
 def from_first(make: Callable[[], T]) -> T:
-    """Return the first process's JSON-compatible result of `make`. The others do not call it."""
+    """Return the JSON-compatible result of `make` in the first process. The others do not call it."""
     if not _connected():
         return make()
     value: T = gathered(make() if is_rank_zero() else None)[0]

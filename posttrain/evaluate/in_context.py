@@ -25,7 +25,7 @@ BY_CONTEXT = "context"
 def encode_in_context(
     text: ChatText, prompts: Sequence[Prompt], context: Sequence[ContextTurn], where: str
 ) -> list[Prompt]:
-    """Return the prompts with the context's tokens before theirs. Their messages are unchanged."""
+    """Return the prompts with the context's tokens before their own tokens. Their messages are unchanged."""
     system = [turn.content for turn in context if turn.role == "system"]
     examples = [{"role": turn.role, "content": turn.content} for turn in context if turn.role != "system"]
     asked = {turn["content"] for turn in examples if turn["role"] == "user"}

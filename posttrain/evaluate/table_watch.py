@@ -74,7 +74,7 @@ WATCH: Any = Field(None, description="evaluation during training (docs/watching.
 
 
 class MeasuredObjective(Objective, Protocol):
-    """An objective that can be evaluated on held-out items."""
+    """An objective that can measure held-out items."""
 
     def heldout(self, micro: Ragged) -> HeldoutItems:
         """Return the measured values of each item, from the columns that the objective needs."""

@@ -44,7 +44,7 @@ class WatchRule(Params):
 
 
 class Quantity(NamedTuple):
-    """A quantity measured on each held-out row. In memory, larger is better."""
+    """A quantity measured on each held-out row. Stored values are signed so that larger is better."""
 
     metric: str
     """The metric's name after `heldout_`."""

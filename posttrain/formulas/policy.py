@@ -44,7 +44,7 @@ def k1(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 
 def k2(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """(logp - ref_logp)^2 / 2: biased value, and its gradient is that of the true KL in expectation."""
+    """(logp - ref_logp)^2 / 2: biased, but its gradient is the true KL's gradient in expectation."""
     return (logp - ref_logp).square() / 2
 
 

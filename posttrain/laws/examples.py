@@ -24,7 +24,7 @@ TOLD: Final = 1e-3
 
 @dataclass(frozen=True)
 class Example:
-    """The loss's result in one place, and the result that the law expects."""
+    """The loss's result at one place, and the law's expected result."""
 
     place: str
     inputs: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""The laws: an objective and the shape of a random step -> the error; None: the law does not apply."""
+"""The laws. Each maps an objective and the shape of a random step to an error; None: the law does not apply."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def _notes(subject: Subject) -> list[str]:
 
 
 def laws_of(subject: Subject) -> dict[str, Law]:
-    """Return the laws that a subject must satisfy."""
+    """Return the laws that apply to a surrogate or loss."""
     return PADDED_LAWS if isinstance(subject, PaddedLoss) else LAWS
 
 

@@ -46,7 +46,7 @@ def micro_batches(subject: PaddedLoss, shape: Shape) -> float:
 
 
 def processes(subject: PaddedLoss, shape: Shape) -> float:
-    """Return the error of 2 and 3 processes, each with as many micro-batches as one process had."""
+    """Return the error with 2 and 3 processes, each with the same number of micro-batches as a single process."""
     step, errors = build(shape), []
     for ranks in (2, 3):
         alone = replace(step, cut=(torch.arange(ROWS).chunk(2),))

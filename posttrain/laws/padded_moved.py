@@ -23,7 +23,7 @@ ANCHORS = ("ref_logp", "teacher_logp")
 
 
 def clip_side(subject: PaddedLoss, shape: Shape) -> float | None:
-    """Return the error on tokens that moved with their advantage and against it."""
+    """Return the error on tokens that moved with or against their advantage."""
     if shape.seed % moved.EVERY:
         return None
     if couples_tokens(subject, shape) and (changed := _change_by_opposites(subject, shape)):
@@ -33,7 +33,7 @@ def clip_side(subject: PaddedLoss, shape: Shape) -> float | None:
 
 
 def importance(subject: PaddedLoss, shape: Shape) -> float | None:
-    """Return the error of the weights: policy over old policy, and old policy over sampler."""
+    """Return the error of the weights policy / old policy and old policy / sampler."""
     if shape.seed % moved.EVERY:
         return None
 

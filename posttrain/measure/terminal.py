@@ -83,7 +83,7 @@ class SafeStream:
             self._stream.flush()
 
     def close(self) -> None:
-        """Do nothing, because others print here too."""
+        """Do nothing: other code also prints to this stream."""
         self.finish()
 
     def copy_to(self, write: Callable[[str], object]) -> None:

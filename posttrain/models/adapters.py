@@ -79,7 +79,7 @@ EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w
 
 
 class Attach(NamedTuple):
-    """Turns models into models with adapters, in place."""
+    """Adds adapters to models, in place."""
 
     freeze: Callable[[Any], None]
     """Freeze a model, in 4 bits for qlora. Later copies share its tensors."""

@@ -128,7 +128,7 @@ def _adapter_bytes(model: Any, *, bf16: bool) -> int:
 
 
 def waiting_bytes(model: Any, activations: Activations, *, bf16: bool) -> int:
-    """Return the bytes of activations per token that wait for the backward pass."""
+    """Return the bytes of activations per token that are stored for the backward pass."""
     layers, width = int(model.config.get_text_config().num_hidden_layers), _widths(model).hidden
     inputs = INPUT_BYTES[bf16] * width
     kept = {

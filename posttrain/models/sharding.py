@@ -196,7 +196,7 @@ def writes(tensor: DTensor) -> bool:
 
 
 def own_rows(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return the rows of a whole tensor that this process holds of `like`."""
+    """Return this process's rows of a whole tensor, divided like `like`."""
     if not is_divided(like):
         return tensor
     part, parts = place_of(like)

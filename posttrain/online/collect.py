@@ -50,7 +50,7 @@ class Draw(NamedTuple):
 
 
 class GroupSampler(Protocol):
-    """Returns the completions of a round, from the policy or a finished run."""
+    """The source of a round's completions: the policy or a finished run."""
 
     scored: bool
     """True if the rollouts already have scores."""
@@ -103,7 +103,7 @@ class PolicyGroups:
         self._sampler.sync(self._models.policy, f"{self._name} step {step}")
 
     def rest(self) -> None:
-        """Let the sampler give memory back until the next round."""
+        """Let the sampler free memory until the next round."""
         rest(self._sampler)
 
     def sample(self, draw: Draw) -> list[Rollout]:

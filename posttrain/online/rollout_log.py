@@ -323,7 +323,7 @@ class RolloutLog:
 
 
 def select_text(frame: pl.DataFrame, stored: Stored) -> pl.DataFrame:
-    """Return the rows with only the stored text. A problem, which may be the user's text, is replaced by its hash."""
+    """Return the rows with only the stored text. The problem may be the user's text, so its hash replaces it."""
     if stored == "full":
         return frame
     last = f"{16**ID_LENGTH // SAMPLED_SHARE:0{ID_LENGTH}x}"

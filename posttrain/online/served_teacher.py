@@ -98,7 +98,10 @@ class ServedTeacher(Connection):
         known = [(mine.strip(), str(theirs).strip()) for mine, theirs in texts if theirs is not None]
         if sum(mine == theirs for mine, theirs in known) * 2 < len(texts):
             mine, theirs = next(((mine, theirs) for mine, theirs in known if mine != theirs), ("", "nothing"))
-            what = f"the teacher's tokenizer is not that of {self._student}: a token is {mine!r} here, {theirs!r} there"
+            what = (
+                f"the teacher's tokenizer differs from that of {self._student}: a token is {mine!r} here, "
+                f"{theirs!r} there"
+            )
             fix = (
                 "Serve a teacher of the same family, use the reward likelihood, or sample the teacher and train "
                 "with sft"

@@ -163,7 +163,7 @@ def logged_rollouts(
 
 
 def check_groups(config: OfflineConfig, logged: LoggedRollouts, where: str) -> None:
-    """Raise an error if the groups are too small for the advantage."""
+    """Raise if the groups are too small for the advantage."""
     if reason := group_refusal(config, max(size for _, size in logged.groups)):
         raise ParamsError(what=reason, where=where, fix="The rollouts contain no larger group")
 

@@ -90,7 +90,7 @@ class Trpo:
         self._params, self._critic = params, critic
 
     def step(self, closure: StepClosure, progress: float) -> dict[str, float]:
-        """Take one natural gradient step within the region, or none."""
+        """Take one natural gradient step within the region, or no step."""
         region = TrustRegion(closure)
         metrics = self._critic.step(closure, progress) if self._critic else closure()
         gradient = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._parameters]

@@ -167,7 +167,7 @@ class RewardModel:
 
 
 def models_of(folder: Path) -> dict[str, Path]:
-    """Return the models of a set by name, or a single model under its own name."""
+    """Return the models of a set by name, or a single model by its name."""
     parts = {part.name: part for part in sorted(folder.glob("*")) if config_file(part).is_file()}
     return {folder.name: folder} if config_file(folder).is_file() or not parts else parts
 

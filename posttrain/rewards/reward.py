@@ -35,7 +35,7 @@ Each = Callable[[Rollout, Any], Score | float | Awaitable[Score | float]]
 
 @dataclass(frozen=True)
 class Context:
-    """Values that a reward may need in addition to its options."""
+    """Context that a reward may need in addition to its options."""
 
     device: Runtime | None
     """The device; None in a worker process."""

@@ -39,7 +39,7 @@ class RewardSum:
 
     @phase("load")
     def load(self, prompts: Sequence[Prompt]) -> None:
-        """Create the scorers that these prompts need, so that errors appear before a run writes anything."""
+        """Create the scorers for these prompts, so that errors appear before a run writes anything."""
         for name, term in self.terms.items():
             for task in dict.fromkeys(prompt.task for prompt in prompts):
                 if all(prompt.task != task or why_not_scorable(name, term, prompt) for prompt in prompts):

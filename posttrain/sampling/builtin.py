@@ -105,7 +105,7 @@ BELOW_1 = 1 - 2**-30
 
 
 def steps_between_checks(device: torch.device) -> int:
-    """Return the number of steps between checks for ended rows. On an accelerator, each check waits for the device."""
+    """Return the number of steps between checks for ended rows. On a GPU, each check waits for the device."""
     return 1 if device.type == "cpu" else 8
 
 
@@ -262,7 +262,7 @@ class Decoder:
 
 
 class CompletionBuffer:
-    """The tokens and log-probs of each completion, and whether it has ended."""
+    """The tokens, log-probs and end of each completion."""
 
     def __init__(self, count: int, max_tokens: int, stops: Stops, strings: Sequence[str]) -> None:
         self.ids: list[list[int]] = [[] for _ in range(count)]

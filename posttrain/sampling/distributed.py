@@ -105,7 +105,7 @@ class RankZeroSampler:
         return self._longest
 
     def sync(self, model: Any, version: str) -> None:
-        """Give the weights to the engine. The other processes help to gather them."""
+        """Send the weights to the engine. The other processes help to gather them."""
         from posttrain.sampling.vllm.together import announce, follow
 
         self.version = version
@@ -116,7 +116,7 @@ class RankZeroSampler:
             announce("done")
 
     def rest(self) -> None:
-        """Let the engine give memory back, if it can."""
+        """Let the engine free memory, if it can."""
         rest(self._engine)
 
     def generate(

@@ -143,10 +143,10 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class Rests(Protocol):
-    """A sampler that can give memory back between two rounds."""
+    """A sampler that can free memory between two rounds."""
 
     def rest(self) -> None:
-        """Give memory back until samples are asked for again."""
+        """Free memory until the next samples are requested."""
 
 
 def rest(sampler: object) -> None:

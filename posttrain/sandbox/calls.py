@@ -148,7 +148,7 @@ class Program(Codec):
         return super().container(value)
 
     def new_number(self, value: Any) -> int:
-        """Return a number that only this message uses."""
+        """Return a new number for a message."""
         if id(value) not in self._fresh:
             self._new += 1
             self._fresh[id(value)] = -self._new

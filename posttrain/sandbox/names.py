@@ -113,7 +113,7 @@ def words(tree: ast.AST) -> set[str]:
 
 
 def free_names(tests: str) -> list[str]:
-    """Return the names that tests use and neither define nor import, which the program must define."""
+    """Return the names that the program must define: used by the tests, but neither defined nor imported there."""
     tables, used, defined = [symtable.symtable(tests, "<tests>", "exec")], set(), set(dir(builtins))
     defined |= {symbol.get_name() for symbol in tables[0].get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     while tables:

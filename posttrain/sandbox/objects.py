@@ -27,7 +27,7 @@ MOST_AHEAD, PLAIN_BEFORE = 256, 64
 
 @dataclass
 class Ahead:
-    """Values of an iterator that have arrived and are not used yet."""
+    """Values of an iterator that have arrived but are not used yet."""
 
     values: deque[Any] = field(default_factory=deque)
     end: BaseException | None = None

@@ -143,7 +143,7 @@ class Remote(Codec):
         send(self._connection, reply)
 
     def new_number(self, value: Any) -> int:
-        """Return a number for a container of the tests, whose changes are sent from now on."""
+        """Register a container of the tests, and return its number. Its changes are sent from now on."""
         self._next += 1
         self.share(self._next, value)
         return self._next

@@ -124,7 +124,7 @@ class Codec:
         return json.dumps({"value": node, "contents": contents, **more}).encode()
 
     def read(self, text: bytes) -> tuple[Any, dict[str, Any]]:
-        """Return the value of a message, and the message. Raise ValueError for anything else."""
+        """Return the value in a message, and the message. Raise ValueError for any other input."""
         try:
             message = json.loads(text)
             found = {entry[0]: self._container(*entry[:3]) for entry in message["contents"]}
@@ -171,7 +171,7 @@ class Codec:
         raise NotImplementedError
 
     def share(self, number: int, value: Any) -> None:
-        """Keep a container whose changes are sent."""
+        """Register a container whose changes are sent."""
         self.shared[number] = value
         self._numbers[id(value)] = number
 

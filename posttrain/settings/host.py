@@ -1,4 +1,4 @@
-"""Facts about the program around the library: the place of settings, secret variables, folders.
+"""Facts about the program that uses the library: the place of settings, secret variables, folders.
 
 Each has a default. The pipeline sets all of them in posttrain/pipeline/__init__.py.
 """
@@ -16,7 +16,7 @@ def _no_folder() -> Path | None:
 
 @dataclass
 class Host:
-    """The program around the library."""
+    """The program that uses the library."""
 
     settings_file: str = "settings"
     """The name of the settings' place in errors; for the pipeline, its file."""

@@ -77,7 +77,7 @@ def _found(module: str, where: str) -> Path:
 
 
 class UnfinishedImport(BaseException):
-    """An import that does not end, or that would end the process."""
+    """An import that does not end, or that would end this process."""
 
 
 @contextlib.contextmanager

@@ -73,7 +73,7 @@ def _steps(setup: Mapping[str, Any]) -> Answer:
 
 
 def rollout_to(rollout: Rollout, *, tokens: bool = True) -> dict[str, Any]:
-    """A rollout as plain data, without its scores; without `tokens` only its texts."""
+    """A rollout as plain data, without its scores; without `tokens`, only its texts."""
     if not tokens:
         rollout = replace(rollout, prompt=replace(rollout.prompt, ids=[]), row=NO_TOKENS, logps=[])
     prompt, row = rollout.prompt, rollout.row

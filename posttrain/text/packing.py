@@ -151,7 +151,7 @@ def _experts(rows: Sequence[TokenRow], spans: Sequence[Span], tokens: int) -> to
 
 
 def joined_kept(parts: Sequence[Kept]) -> Kept:
-    """Return the kept tokens of several parts as one."""
+    """Join the kept tokens of several parts."""
     return Kept(torch.cat([part.ids for part in parts]), torch.cat([part.counts for part in parts]))
 
 

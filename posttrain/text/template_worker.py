@@ -43,14 +43,14 @@ class Generation(Extension):
     tags = {"generation"}  # noqa: RUF012
 
     def begin(self) -> list[str]:
-        """Return the list in which the text must be collected piece by piece."""
+        """Return the list that collects the rendered text piece by piece."""
         self.pieces: list[str] = []
         self.blocks: list[tuple[int, int]] = []
         self._texts: list[str] = []
         return self.pieces
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        """Return a call that records the block and returns its text."""
+        """Return the code node of a call that records the block and returns its text."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return jinja2.nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)

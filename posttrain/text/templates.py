@@ -64,7 +64,7 @@ class TemplateProcess:
         return self._child
 
     def ask(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the child's answers, one per conversation. If the child died, return one error."""
+        """Return the child's answers, one per conversation, or a single error if the child died."""
         with self._lock:
             try:
                 answers: list[dict[str, Any]] = self.start().ask(request)

@@ -200,7 +200,7 @@ def collate(examples: Sequence[Example]) -> Batch:
 
 
 def prefixed(**parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return several parts of a state as one: `prefixed(update={"step": x})` -> {"update.step": x}."""
+    """Join several parts of a state: `prefixed(update={"step": x})` -> {"update.step": x}."""
     return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
 

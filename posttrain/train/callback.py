@@ -20,7 +20,7 @@ class Watch(Protocol):
 
     @property
     def ended(self) -> bool:
-        """True if the run must end before the step that was last passed to `look`."""
+        """True if the run must end before the step last passed to `look`."""
         ...
 
     def look(self, step: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The models of a run, and the batch columns that they compute."""
+"""The models of a run, and the batch columns that they provide."""
 
 from __future__ import annotations
 
@@ -265,7 +265,10 @@ class ModelSet:
         return int(backbone(self.policy).config.get_text_config().hidden_size)
 
     def own_micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, bool]]:
-        """Yield this process's parts of the batch, and whether each counts. All processes get the same number."""
+        """Yield this process's parts of the batch, each with a flag: True if it counts.
+
+        All processes get the same number.
+        """
         for rows, counts in own_parts(self.shared_out(batch), world.rank()):
             yield (batch.select(rows) if len(rows) < len(batch) else batch), counts
 

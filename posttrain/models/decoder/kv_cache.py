@@ -224,7 +224,7 @@ class KVBuffer:
 
 
 class PromptGroups:
-    """The mapping of rows to prompts. Each prompt has the same number of row slots."""
+    """Maps rows to prompts. Each prompt has the same number of row slots."""
 
     def __init__(self, prompts_R: Tensor, prompts: int) -> None:
         """`prompts_R`: the prompt of each row. `prompts`: the number of prompts, including those without rows."""

@@ -47,7 +47,7 @@ class _Layer:
 
 
 class DecoderStep:
-    """The hidden state after one more token of each row. It is built again after the weights have changed."""
+    """Computes the hidden state after one more token of each row. It is built again when the weights have changed."""
 
     def __init__(self, model: Any, longest: int, *, compiled: bool = False) -> None:
         """`longest`: all positions are below it. `compiled`: run the parts around attention as compiled code."""
@@ -251,7 +251,7 @@ class OwnCacheDecoder:
 
 
 class RecomputeDecoder:
-    """A model that cannot decode from any cache. Every row is run again for each token."""
+    """A model without a cache. Each row is recomputed for every token."""
 
     def __init__(self, model: Any) -> None:
         head = head_of(model)

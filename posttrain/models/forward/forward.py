@@ -32,7 +32,7 @@ QUERY_BLOCK = 256
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a layer scores a key for a query: scale, sliding window, soft cap, and a sink for each head."""
+    """The parameters of attention scores: scale, sliding window, soft cap, and a sink for each head."""
 
     scale: float
     window: int | None = None
@@ -85,7 +85,7 @@ class PackedAttention:
         return segments_of(self._packed)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """Gather rows side by side, attend causally, and put each token's output back in its packed place."""
+        """Pad rows side by side, attend causally, and put each token's output back in its packed place."""
         del layer
         query_N, key_N, value_N = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
         if torch.compiler.is_compiling() and self._traced is not None:
@@ -195,7 +195,7 @@ def register() -> str:
 
 @contextmanager
 def attention_uncompiled() -> Iterator[None]:
-    """Keep torch's compiler out of the attention within the context. The surrounding code is compiled."""
+    """Exclude attention from torch's compiler within the context. The surrounding code is compiled."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register(NAME, torch.compiler.disable(_attention))  # type: ignore[no-untyped-call]

@@ -101,7 +101,7 @@ def _fuse(layer: Any, scoring: Scoring | None) -> None:
 
 
 def fused_of(model: Any) -> list[tuple[float, int | None] | None]:
-    """Return scale and window of each layer that runs by the two operations; None for other layers."""
+    """Return scale and window of each layer that uses the two operations; None for other layers."""
     layers = getattr(backbone(model), "layers", ())
     scorings = (layer.posttrain_scoring if isinstance(layer, FusedLayer) else None for layer in layers)
     return [None if scoring is None else (scoring.scale, scoring.window) for scoring in scorings]

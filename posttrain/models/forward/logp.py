@@ -296,7 +296,7 @@ def token_logp(
 
 @dataclass(frozen=True)
 class LossTile:
-    """Some tokens of a loss that is a sum over tokens, with their distributions in memory."""
+    """A tile of scored tokens, with their distributions in memory, for losses that are sums over tokens."""
 
     part: slice
     """The slice of the scored tokens."""

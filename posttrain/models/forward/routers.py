@@ -62,7 +62,7 @@ class RoutingSums:
 
 
 class Recording:
-    """Records the routers' outputs in the forward passes within this context. They choose the experts of `packed`.
+    """Records the routers' outputs in forward passes within the context, to read the experts of `packed`.
 
     A second pass over the same tokens (an exact KL, a teacher) is not recorded again.
     """

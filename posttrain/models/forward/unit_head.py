@@ -37,7 +37,7 @@ def takes(head: Head, hidden_MD: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class UnitTile:
-    """Some tokens of a loss that is a sum over tokens, with the gradients of their -logp in memory."""
+    """A tile of scored tokens, with the gradients of -logp in memory, for losses that are sums over tokens."""
 
     part: slice
     """The slice of the scored tokens."""

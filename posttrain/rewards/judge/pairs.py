@@ -37,7 +37,7 @@ def duels_of(rollouts: Sequence[Rollout], against: Literal["group", "answer"]) -
 
 
 def won(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return 1, 0 or 0.5 (the verdict depends on the order). No verdicts mean equal texts, a tie."""
+    """Return 1, 0, or 0.5 if the verdict depends on the order. No verdicts mean equal texts: a tie."""
     failed = first_failure(verdicts)
     if failed is not None:
         return failed

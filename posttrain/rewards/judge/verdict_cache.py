@@ -21,7 +21,7 @@ class VerdictCache:
         self._folder, self._full = folder, False
 
     def read(self, asked: Mapping[str, Any], count: int = 1) -> tuple[float, ...] | None:
-        """Return the verdicts on a question if all are known."""
+        """Return the cached verdicts on a question if all are cached."""
         known = self._known(asked, "verdict")
         values = known if isinstance(known, list) else [known]
         finite = all(isinstance(value, int | float) and math.isfinite(value) for value in values)

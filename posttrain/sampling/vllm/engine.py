@@ -77,7 +77,9 @@ def _refuse_sleep(gpus_of: list[list[int] | None], hosts: list[str | None], wher
     if own or any(hosts):
         what = "a server on another host" if any(hosts) else f"a server on GPUs {own[0]}, which training does not use"
         fix = "Remove it. Such servers can sample while the policy is trained: rollout.ahead 1"
-        raise EngineError(what=f"{what} has nothing to give back", where=f"{where}.engine_args.{SLEEP}", fix=fix)
+        raise EngineError(
+            what=f"{what} has no memory to free for training", where=f"{where}.engine_args.{SLEEP}", fix=fix
+        )
 
 
 def check() -> None:

@@ -1,4 +1,4 @@
-"""Weight files that are overwritten in the same pages of memory, so that a new version costs no new memory.
+"""Weight files that are overwritten in the same memory pages, so that a new version needs no new memory.
 
 Two folders take turns, so the folder that a server may still read is never written. A folder that is being written has
 another name and files without a header, so that no server can load half of a version.
@@ -131,7 +131,7 @@ def copy_in_pieces(part: Tensor, places: list[Tensor], buffer: Tensor) -> None:
 
 
 class KeptFolders:
-    """Folders in one place that are written in turn."""
+    """Two folders that are written alternately."""
 
     def __init__(self, place: Path, name: str = "weights") -> None:
         """`name`: the beginning of the folders' names. The rest makes them unique in a place that others write to."""

@@ -29,7 +29,7 @@ RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def lora_rank(model: Any) -> int | None:
-    """Return the rank to configure in vLLM; None if there is no adapter or vLLM cannot load it separately.
+    """Return the adapter rank to configure in vLLM; None without an adapter that vLLM can load separately.
 
     The adapter's layers must add B A to the product with the frozen matrix, and the frozen matrix must be the one that
     the trainer uses. So 4-bit matrices and scaled rows (DoRA) are excluded.

@@ -201,7 +201,7 @@ def test_servers_with_memory_of_their_own_cannot_sleep(hosts: str, monkeypatch: 
     monkeypatch.setenv(HOSTS, hosts)
     model = tiny_model()
     sampled = SampledModel(model, Path(), None, Runtime(DeviceParams(device="cpu")))  # type: ignore[arg-type]
-    said = "server on another host has nothing to give back" if hosts else r"GPUs \[1\], which training does not use"
+    said = "server on another host has no memory to free" if hosts else r"GPUs \[1\], which training does not use"
     opened = ENGINES["vllm"].open(sampled, SamplingParams(rows=8), 64, "rollout", {"sleep": True}, [[1]])
     with pytest.raises(EngineError, match=said), opened:
         pass
