@@ -210,8 +210,8 @@ def mdpo_loss(
     triples, odd = divmod(mask.shape[0], 3)
     if odd:
         what, fix = (
-            (f"{mask.shape[0]} rows are not triples"),
-            "Give chosen and rejected rows, and the chosen answers with other images",
+            f"{mask.shape[0]} rows are not triples",
+            "Give chosen and rejected rows, and the chosen for other images",
         )
         raise ParamsError(what=what, where="logp", fix=fix)
     gap = padded(flat("logp", logp, mask) - flat("ref_logp", ref_logp, mask).detach(), mask)
@@ -227,10 +227,7 @@ def group_preference_loss(scores: Tensor, shares: Tensor, known: Tensor) -> tupl
     """
     asked = ~known.bool()
     if not asked.any():
-        what, fix = (
-            ("all questions are known, so there is nothing to predict"),
-            "Leave some of each group's questions unknown",
-        )
+        what, fix = "all questions are known, so none is predicted", "Leave some of each group's questions unknown"
         raise ParamsError(what=what, where="known", fix=fix)
     scores, shares = scores[asked], shares[asked]
     same = (scores.argmax(-1) == shares.argmax(-1)).float().mean()
@@ -389,9 +386,7 @@ def _token_logprobs(
     states: Tensor, head: Head | ModuleHead, tokens: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     if states.shape[:-1] != tokens.shape:
-        what = (
-            f"they predict tokens of shape {tuple(states.shape[:-1])}, but the tokens have shape {tuple(tokens.shape)}"
-        )
+        what = f"they predict {tuple(states.shape[:-1])} tokens, but there are {tuple(tokens.shape)} tokens"
         fix = "Shift a causal model's output by one: [:, :-1] predicts ids[:, 1:]"
         raise ParamsError(what=what, where="logits or hidden states", fix=fix)
     logp, entropy = token_logp(states.flatten(0, -2), head, tokens.flatten(), temperature)
@@ -401,8 +396,5 @@ def _token_logprobs(
 def _check_supported(algorithm: str, knobs: Any) -> None:
     """Reject terms that need more than the samples' log-probs."""
     if knobs.ptx or knobs.penalty.type == "exact":
-        what, fix = (
-            ("ptx and penalty exact cannot be computed from the log-probs of samples"),
-            "Use ptx 0 and penalty sampled",
-        )
+        what, fix = "ptx and penalty exact need more than samples' log-probs", "Use ptx 0 and penalty sampled"
         raise ParamsError(what=what, where=f"settings of {algorithm}", fix=fix)

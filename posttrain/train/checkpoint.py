@@ -295,9 +295,7 @@ class FolderCheckpoints:
 
     def _not_written(self, fresh: Path, target: Path, error: Exception) -> CheckpointError:
         shutil.rmtree(fresh, ignore_errors=True)
-        fix = (
-            f"Free some disk space or fix the folder's permissions, and run it again; it resumes from {self._newest()}"
-        )
+        fix = f"Free some disk space or fix the folder's permissions. The next run resumes from {self._newest()}"
         return CheckpointError(what=f"cannot be written ({error})", where=str(target), fix=fix)
 
     @phase("load")

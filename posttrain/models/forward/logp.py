@@ -177,10 +177,7 @@ class _Tile:
             return self.p.mul_(scale).scatter_add_(1, self.target[:, None], grad_logp[:, None])
 
     def rounded_grad(self, grad_logp: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the gradient of `logp` only, in a 16-bit dtype, in one pass.
-
-        It is rounded once, like `grad_logits_`.
-        """
+        """Return the gradient of `logp` only, in a 16-bit dtype, in one pass, rounded once like `grad_logits_`."""
         scale, target = -grad_logp[:, None], self.target[:, None]
         own = torch.addcmul(grad_logp[:, None], self.p.gather(1, target), scale)
         grad = torch.mul(self.p, scale, out=torch.empty_like(self.p, dtype=dtype))

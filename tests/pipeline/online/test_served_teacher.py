@@ -102,7 +102,7 @@ def test_another_tokenizer_is_refused(models: tuple[Path, Path], teacher: Served
         load_tokenizer(tmp_path), "sft/main",
     )  # fmt: skip
     rows = [TokenRow([260, 261], list(range(262, 277)))]
-    with pytest.raises(ParamsError, match="the teacher's tokenizer is not that of sft/main"):
+    with pytest.raises(ParamsError, match="the teacher's tokenizer differs from that of sft/main"):
         asked(rows)
 
 
