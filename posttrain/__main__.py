@@ -34,7 +34,7 @@ def script() -> int:
 
 
 def process() -> int:
-    """Run one command in a process of its own, which imports large packages without the parts that it does not use."""
+    """Run one command in a separate process, which imports only the parts of large packages that it uses."""
     import_late_parts()
     return main()
 

@@ -20,7 +20,10 @@ _LACKING: Final = re.compile(
 
 
 def lacks_resources(error: BaseException) -> bool:
-    """Return whether an error means that memory or threads ran out. Such an error says nothing about any file."""
+    """Tell whether an error means that memory or threads ran out.
+
+    Such an error does not mean that a file is damaged.
+    """
     if isinstance(error, MemoryError):
         return True
     if isinstance(error, OSError) and error.errno is not None:
@@ -29,7 +32,7 @@ def lacks_resources(error: BaseException) -> bool:
 
 
 def excerpt(value: object, most: int = 60) -> str:
-    """Return a value's repr, shortened. A text that is cut keeps both quotes."""
+    """Return a value's repr, shortened. A shortened text keeps both quotes."""
     text = repr(value)
     if len(text) <= most:
         return text
@@ -79,19 +82,22 @@ def _rebuilt(kind: type[PosttrainError], what: str, where: str, fix: str) -> Pos
 
 
 def from_system(error: OSError, where: str) -> PipelineError:
-    """Return an operating system error in our words. Raise a library's own OSError, without a number, again."""
+    """Return an operating system error as a readable error.
+
+    Re-raise an OSError without a number (raised by a library).
+    """
     if error.errno is None:
         raise error
-    fix = "Fix the file, its folder or their rights and run it again"
+    fix = "Fix the file, its folder or their permissions and run it again"
     if error.errno in DISK_FULL:
-        fix = "Free some disk space and run it again; what was there before is kept"
+        fix = "Free some disk space and run it again; earlier files are unchanged"
     elif lacks_resources(error):
         fix = FREE_MEMORY
     return PipelineError(what=str(error.strerror), where=str(error.filename or where), fix=fix)
 
 
 class ParamsError(PosttrainError, ValueError):
-    """A parameter is unknown, has the wrong type, is out of range or contradicts another one."""
+    """A parameter is unknown, has the wrong type, is out of range or contradicts another parameter."""
 
 
 class PluginError(ParamsError):

@@ -32,7 +32,7 @@ CORE: Final = ("torch", "transformers", "safetensors", "pydantic", "polars")
 
 
 def package_error(error: ModuleNotFoundError) -> PackageError | None:
-    """Return what to install if a package could not be imported; None if the module is not from one of our extras."""
+    """Return an error with the pip command if a package could not be imported; None if no extra contains the module."""
     missing = (error.name or "").split(".")[0]
     for extra, packages in {"": CORE, **EXTRAS}.items():
         if missing in {package.split(".")[0] for package in packages}:
@@ -75,5 +75,5 @@ def _not_installed() -> PackageError:
 
 
 def _lacks(extra: str, package: str) -> PackageError:
-    what = f"{package} is not installed, which the extra `{extra}` brings"
+    what = f"{package} is not installed; it is part of the extra `{extra}`"
     return PackageError(what=what, where=sys.executable, fix=f'Run pip install "posttrain[{extra}]"')

@@ -16,7 +16,7 @@ from typing import Any
 
 
 def is_outside(path: str | Path, root: str | Path = ".") -> bool:
-    """Return whether a path, with links resolved, is outside the workspace or another folder."""
+    """Tell whether a path, with links resolved, is outside the workspace or another folder."""
     return not Path(path).resolve().is_relative_to(Path(root).resolve())
 
 
@@ -63,7 +63,7 @@ def remove_oldest(new: Path, most: int) -> None:
 
 
 def fsync(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk."""
+    """Wait until a file, or a folder's list of names, is written to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -108,9 +108,12 @@ def _finite(text: str) -> float:
 
 
 def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:
-    """Return the finite numbers, rounded to significant digits. Print a line about the others, which JSON lacks."""
+    """Return the finite numbers, rounded to significant digits.
+
+    Print a line about other numbers, which JSON cannot store.
+    """
     if odd := [name for name, value in values.items() if not math.isfinite(value)]:
-        print(f"not finite, so left out: {', '.join(odd)}", file=sys.stderr)
+        print(f"not finite, so omitted: {', '.join(odd)}", file=sys.stderr)
     return {name: float(f"{value:.{digits}g}") for name, value in values.items() if name not in odd}
 
 

@@ -46,14 +46,14 @@ Remember = Callable[[str, str, Callable[[], Any]], Any]
 
 
 def import_late(remember: Remember | None = None) -> None:
-    """Install this in a process, once. `remember`: keeps transformers' list of families between processes."""
+    """Install late imports in a process, once. `remember`: keep transformers' list of families between processes."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder(remember))
 
 
 @contextmanager
 def without(*packages: str) -> Iterator[None]:
-    """Import as if these packages were not installed. Those that are imported already stay."""
+    """Import as if these packages were not installed. Packages that are already imported stay."""
     finder = _Without(packages)
     sys.meta_path.insert(0, finder)
     try:
@@ -63,7 +63,7 @@ def without(*packages: str) -> Iterator[None]:
 
 
 def check_not_alone() -> None:
-    """Raise if transformers was imported without its parts for several processes, which this process then needs."""
+    """Raise if transformers was imported without its parts for several processes and this process needs them."""
     chooses = getattr(sys.modules.get(CHOOSES), "is_torch_distributed_available", None)
     if isinstance(chooses, _Connected) and chooses.answer is False:
         raise RuntimeError("transformers was imported before this process connected to the others")
@@ -103,7 +103,7 @@ class _Finder(MetaPathFinder):
 
 
 def is_late(name: str) -> bool:
-    """Return whether a module is imported, and has not run its code yet."""
+    """Tell whether a module is imported but has not run its code yet."""
     return isinstance(sys.modules.get(name), Late)
 
 
@@ -144,7 +144,10 @@ class _LateLoader(Loader):
         return Late(spec.name, self._inner)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run nothing yet. Of what `META` imports, torch needs its primitives: they complete `torch.Generator`."""
+        """Run nothing yet.
+
+        torch only needs the primitives that `META` imports, because they complete `torch.Generator`.
+        """
         if module.__name__ == META:
             import_module("torch._prims")
 
@@ -156,13 +159,13 @@ class _Code:
     loader: Loader
     lock: threading.RLock = field(default_factory=threading.RLock)
     runs: bool = False
-    """Whether it runs now: the same thread may ask for more while it does, and other threads wait."""
+    """True if it runs now: the same thread may ask for more while it does, and other threads wait."""
     later: list[Callable[[], Any]] = field(default_factory=list)
     """Calls that follow it."""
 
 
 class Late(ModuleType):
-    """A module that runs its code when something other than its functions in `LATE` is used.
+    """A module that runs its code on first use, except for its functions in `LATE`.
 
     Its code may define any name, so it has no methods, and its one attribute has a name of its own.
     """
@@ -203,7 +206,7 @@ def run(module: Late) -> bool:
 
 
 def disable(compiler: Late, fn: Any = None, recursive: bool = True, **options: Any) -> Any:  # noqa: FBT001, FBT002
-    """Return a function that torch never compiles. It runs as it is until the compiler is loaded."""
+    """Return a function that torch never compiles. It runs uncompiled until the compiler is loaded."""
     if fn is None:
         return functools.partial(disable, compiler, recursive=recursive, **options)
     if not isinstance(fn, FunctionType):
@@ -238,7 +241,7 @@ def assume_constant_result(_: Late, fn: Any) -> Any:
 
 
 def graph_break(_: Late, msg: str = "") -> None:
-    """End a compiled graph, of which there is none."""
+    """Do nothing: there is no compiled graph to end."""
 
 
 def TransformGetItemToIndex(module: Late) -> Any:  # noqa: N802
@@ -248,7 +251,7 @@ def TransformGetItemToIndex(module: Late) -> Any:  # noqa: N802
 
 
 def sym_eq(module: Late, x: Any, y: Any) -> Any:
-    """Return whether two shapes are equal."""
+    """Tell whether two shapes are equal."""
     if isinstance(x, tuple) and isinstance(y, tuple) and all(type(size) is int for size in (*x, *y)):
         return x == y
     run(module)
@@ -327,7 +330,7 @@ def files_of(folder: Path) -> str:
 
 
 class _Connected:
-    """Whether transformers imports its parts for several processes: only if this process is connected to others."""
+    """True if transformers imports its parts for several processes: only if this process is connected to others."""
 
     def __init__(self, is_possible: Callable[[], bool]) -> None:
         self._is_possible = is_possible

@@ -52,7 +52,7 @@ def held_folder(prefix: str, parent: Path, what: str) -> Path:
 
 
 def is_locked(file: Path) -> bool:
-    """Return whether a living process holds a lock file."""
+    """Tell whether a living process holds a lock file."""
     handle = _locked(file)
     if handle is not None:
         os.close(handle)
@@ -60,7 +60,7 @@ def is_locked(file: Path) -> bool:
 
 
 def remove_unlocked(folder: Path) -> bool:
-    """Remove a folder of checkpoints unless a process uses it. Return whether it was removed."""
+    """Remove a folder of checkpoints unless a process uses it. Return True if it was removed."""
     handle = _locked(folder / HELD)
     if handle is not None:
         shutil.rmtree(folder, ignore_errors=True)

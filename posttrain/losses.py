@@ -187,7 +187,7 @@ def diffusion_dpo_loss(
     pairs = _pairs(noise.shape[0], "noise")
     if not prediction.shape == ref_prediction.shape == noise.shape:
         shapes = [tuple(given.shape) for given in (prediction, ref_prediction, noise)]
-        what, fix = f"prediction, ref_prediction and noise have shapes {shapes}", "Give all in one shape"
+        what, fix = f"prediction, ref_prediction and noise have shapes {shapes}", "Give all tensors in one shape"
         raise ParamsError(what=what, where="prediction", fix=fix)
     noise = noise.to(torch.promote_types(noise.dtype, torch.float32))
     error, before = ((given - noise).square().flatten(1).sum(1) for given in (prediction, ref_prediction))
@@ -209,7 +209,10 @@ def mdpo_loss(
     """
     triples, odd = divmod(mask.shape[0], 3)
     if odd:
-        what, fix = f"{mask.shape[0]} rows are not triples", "Give chosen and rejected rows, and chosen of other images"
+        what, fix = (
+            f"{mask.shape[0]} rows are not triples",
+            "Give chosen and rejected rows, and the chosen for other images",
+        )
         raise ParamsError(what=what, where="logp", fix=fix)
     gap = padded(flat("logp", logp, mask) - flat("ref_logp", ref_logp, mask).detach(), mask)
     chosen, rejected, other = torch.split(beta * gap.sum(1), triples)
@@ -224,7 +227,7 @@ def group_preference_loss(scores: Tensor, shares: Tensor, known: Tensor) -> tupl
     """
     asked = ~known.bool()
     if not asked.any():
-        what, fix = "all questions are known, so nothing is predicted", "Leave some of each group's questions unknown"
+        what, fix = "all questions are known, so none is predicted", "Leave some of each group's questions unknown"
         raise ParamsError(what=what, where="known", fix=fix)
     scores, shares = scores[asked], shares[asked]
     same = (scores.argmax(-1) == shares.argmax(-1)).float().mean()
@@ -235,7 +238,7 @@ def _pairs(rows: int, where: str) -> int:
     """Return the number of pairs in the rows."""
     pairs, odd = divmod(rows, 2)
     if odd:
-        what, fix = f"{rows} rows are not pairs", "Give the chosen rows, then as many rejected ones"
+        what, fix = f"{rows} rows are not pairs", "Give the chosen rows, then the same number of rejected rows"
         raise ParamsError(what=what, where=where, fix=fix)
     return pairs
 
@@ -291,7 +294,7 @@ def group_advantages(
     """
     knobs = settings_of(POLICY_ROWS, algorithm, settings)
     if knobs.advantage_entry.by_length:
-        what, fix = f"'{algorithm}' weighs rewards by lengths, which are not given here", "Use rloo or dr_grpo"
+        what, fix = f"'{algorithm}' weighs rewards by lengths, but no lengths are given", "Use rloo or dr_grpo"
         raise ParamsError(what=what, where="group_advantages", fix=fix)
     if not knobs.advantage_entry.grouped or knobs.advantage.type == "win_rate":
         what, fix = f"'{algorithm}' does not compare the rewards of a group", "Use gae, or subtract a baseline"
@@ -371,7 +374,7 @@ def token_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) 
 def token_logprobs_from_hidden(
     hidden: Tensor, tokens: Tensor, weight: Tensor, bias: Tensor | None = None, *, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Return the same without storing the logits [B, T, V]; for models that do not scale or cap their logits.
+    """Like `token_logprobs`, without storing the logits [B, T, V]; for models that do not scale or cap their logits.
 
     hidden [B, T, D]: the last hidden states, which predict tokens [B, T]. weight [V, D] and bias [V]: from
     `model.get_output_embeddings()`.
@@ -383,8 +386,8 @@ def _token_logprobs(
     states: Tensor, head: Head | ModuleHead, tokens: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     if states.shape[:-1] != tokens.shape:
-        what = f"they predict {tuple(states.shape[:-1])} tokens, and the tokens are {tuple(tokens.shape)}"
-        fix = "Shift those of a causal model by one: [:, :-1] predicts ids[:, 1:]"
+        what = f"they predict {tuple(states.shape[:-1])} tokens, but there are {tuple(tokens.shape)} tokens"
+        fix = "Shift a causal model's output by one: [:, :-1] predicts ids[:, 1:]"
         raise ParamsError(what=what, where="logits or hidden states", fix=fix)
     logp, entropy = token_logp(states.flatten(0, -2), head, tokens.flatten(), temperature)
     return logp.view(tokens.shape), entropy.view(tokens.shape)
@@ -393,5 +396,5 @@ def _token_logprobs(
 def _check_supported(algorithm: str, knobs: Any) -> None:
     """Reject terms that need more than the samples' log-probs."""
     if knobs.ptx or knobs.penalty.type == "exact":
-        what, fix = "ptx and penalty exact need more than the log-probs of samples", "Use ptx 0 and penalty sampled"
+        what, fix = "ptx and penalty exact need more than samples' log-probs", "Use ptx 0 and penalty sampled"
         raise ParamsError(what=what, where=f"settings of {algorithm}", fix=fix)

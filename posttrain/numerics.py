@@ -1,4 +1,4 @@
-"""Choose the CPU instructions of torch's libraries, which decide the order of sums."""
+"""Choose the CPU instructions of torch's libraries, which determine the order of sums."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fix_numerics() -> None:
     Example: `import posttrain; posttrain.fix_numerics(); import torch`
     """
     if "torch" in sys.modules and not is_late("torch"):
-        what = "torch is imported already, and has chosen its CPU instructions"
+        what = "torch is already imported and has chosen its CPU instructions"
         raise ParamsError(what=what, where="fix_numerics", fix="Call posttrain.fix_numerics() before `import torch`")
     set_numerics()
 
@@ -51,7 +51,7 @@ def set_numerics() -> None:
     linux = sys.platform == "linux" and platform.machine() == "x86_64"
     flags = Path("/proc/cpuinfo").read_text(encoding="utf-8") if linux else chosen
     if chosen != "default" and not re.search(rf"\b{chosen}", flags):
-        fix = f"Set {VARIABLE} to one that it has: {', '.join(CHOICES)}"
+        fix = f"Set {VARIABLE} to a supported one: {', '.join(CHOICES)}"
         raise ParamsError(what=f"this CPU lacks {chosen}", where="environment", fix=fix)
     for name in REMOVED:
         os.environ.pop(name, None)

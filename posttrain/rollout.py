@@ -22,7 +22,7 @@ FAILED: frozenset[Status] = frozenset({"timeout", "error", "infrastructure"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """The tokens that top_k and top_p kept at each sampled token: all ids, and the count for each token."""
+    """The tokens that top_k and top_p kept at each sampled token: all ids, and the number of ids per token."""
 
     ids: Tensor
     """int32 ids, ordered by sampled token."""
@@ -94,7 +94,7 @@ class Score:
 
     @property
     def known(self) -> float | None:
-        """The value, or None if the reward failed, which never counts as 0."""
+        """The value; None if the reward failed. A failure never counts as 0."""
         return None if self.status in FAILED else self.value
 
     @property
@@ -160,7 +160,7 @@ class Rollout:
 
     @property
     def failed(self) -> Score | None:
-        """The score that every reward gives if the task failed; None: it did not fail, and rewards score it."""
+        """The score of every reward if the task failed; None if the task did not fail."""
         return Score(0.0, self.finish, self.reason) if self.finish in ("timeout", "error") else None
 
     @property
@@ -172,5 +172,5 @@ class Rollout:
 
     @property
     def truncated(self) -> bool:
-        """Whether its last completion ended without a stop token."""
+        """True if the last completion ended without a stop token."""
         return self.finish == "length"

@@ -1,4 +1,4 @@
-"""What advantages are, and functions that several of them use. No gradient flows through them."""
+"""The interface of advantages, and functions that several advantages share. No gradient flows through them."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def whiten(advantage_N: Tensor, weight_N: Tensor, eps: float = 1e-8) -> Tensor:
 
 
 def check_group_size(count_B: Tensor, name: str) -> None:
-    """Reject groups of one sample."""
+    """Reject groups with only one sample."""
     if count_B.numel() and bool((count_B < 2).any()):
-        raise ValueError(f"{name}: a group of one sample has nothing to compare with")
+        raise ValueError(f"{name}: each group needs at least two samples to compare")
 
 
 @dataclass(frozen=True)
@@ -90,25 +90,25 @@ class Advantage:
     columns: Callable[[Rewards, Any], dict[str, Tensor]]
     formula: str
     grouped: bool = False
-    """Whether it compares the samples of a prompt."""
+    """True if it compares the samples of a prompt."""
     valued: bool = False
-    """Whether it needs a critic."""
+    """True if it needs a critic."""
     token_rewards: bool = False
-    """Whether rewards, and so KL penalties, are per token."""
+    """True if rewards, and so KL penalties, are per token."""
     per_token: bool = False
-    """Whether the tokens of a row have different advantages."""
+    """True if the tokens of a row have different advantages."""
     nonnegative: bool = False
-    """Whether rewards must be 0 or more."""
+    """True if rewards must be 0 or more."""
     smallest_group: Callable[[Any], int] = lambda _: 2
     """(options) -> the smallest number of samples per prompt for which not every advantage is 0."""
     by_length: bool = False
-    """Whether it weights samples by their numbers of tokens."""
+    """True if it weights samples by their numbers of tokens."""
     by_part: bool = False
-    """Whether it compares each reward separately."""
+    """True if it compares each reward separately."""
 
 
 class WinRateOptions(Options):
-    """A sample's opponents, and its probability to win."""
+    """Options for a sample's opponents and its probability of winning."""
 
     scale: float = Field(0.25, gt=0, description="P(i beats j) = sigmoid((R_i - R_j) / scale)")
     mixture: float = Field(
@@ -141,7 +141,7 @@ def grouped(compare: Callable[[Tensor, Tensor], Tensor], formula: str) -> Advant
 
 
 def by_token(rewards: Rewards) -> Tensor:
-    """Return the reward on the last token minus what earlier turns earned on theirs, minus each token's KL penalty."""
+    """Return the last token's reward, minus rewards of earlier turns on their tokens, minus each token's KL penalty."""
     step, reward_B = rewards.step, rewards.reward_B
     earned_N = step.tokens.get("turn_reward")
     if earned_N is None:

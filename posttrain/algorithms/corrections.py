@@ -1,4 +1,4 @@
-"""Corrections if a sampler's log-probs differ from the trainer's: the weight of each token's policy term.
+"""Corrections for a sampler whose log-probs differ from the trainer's: the weight of each token's policy term.
 
 w = pi_old / mu     pi_old: recomputed by the trainer, mu: recorded by the sampler; both for the sampling weights
 

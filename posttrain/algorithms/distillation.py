@@ -51,7 +51,7 @@ class TeacherConfig(Params):
 
 
 class DistillConfig(TeacherConfig):
-    """The divergence from the teacher, and how the tokens' losses are averaged."""
+    """The divergence from the teacher, and the averaging of token losses."""
 
     aggregation: Aggregation = Field("token_mean", description="average token losses over tokens or over sequences")
 
@@ -64,7 +64,7 @@ class TaughtConfig(PolicyConfig, TeacherConfig):
 
 @dataclass(frozen=True)
 class DistillObjective(Objective):
-    """The mean divergence from a teacher on demonstrations or own samples (GKD, Agarwal 2023).
+    """The mean divergence from a teacher on demonstrations or the student's samples (GKD, Agarwal 2023).
 
     Context distillation (Askell 2021) is the same with a teacher that sees another prompt.
     """

@@ -58,7 +58,7 @@ class Moving(Options):
 
     moves: ClassVar[Mapping[str, str]] = {}
     """Number -> the option with its end value."""
-    steps: int | None = Field(None, ge=1, description="with `end`: optimizer steps until it is reached")
+    steps: int | None = Field(None, ge=1, description="with `end`: optimizer steps until `end` is reached")
 
     @property
     def ends(self) -> dict[str, float]:
@@ -69,9 +69,11 @@ class Moving(Options):
     def _goes_to_an_end(self) -> Self:
         if bool(self.ends) != (self.steps is not None):
             ends = " or ".join(self.moves.values())
-            raise ValueError(f"{ends} and steps are read together. Set both, or neither")
+            raise ValueError(f"{ends} and steps only work together. Set both, or neither")
         if still := [name for name in self.ends if getattr(self, name) is None]:
-            raise ValueError(f"{self.moves[still[0]]} is set, and {still[0]} is null, where no line begins. Set both")
+            raise ValueError(
+                f"{self.moves[still[0]]} is set but {still[0]} is null, so there is no start value. Set both"
+            )
         return self
 
     def at(self, step: float) -> Self:
@@ -111,7 +113,7 @@ class Prepared:
     state: State
     metrics: Mapping[str, float] = field(default_factory=dict)
     counts: bool = True
-    """Whether anything has a weight. If not, the loss's metrics are means over nothing."""
+    """True if anything has a weight. If not, the loss's metrics are means over nothing."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ class HeldoutItems:
 
 
 def add_metrics(totals: dict[str, Tensor], part: Mapping[str, Tensor]) -> None:
-    """Add the metrics of a part to the step's: `_min` and `_max` are extremes, all others sums."""
+    """Add a part's metrics to the step's: keep the extremes of `_min` and `_max`, and sum all others."""
     for name, value in part.items():
         if name not in totals:
             totals[name] = value
@@ -166,12 +168,12 @@ class Objective(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The columns that it needs in addition to `logp`."""
+        """The columns needed in addition to `logp`."""
         ...
 
     @property
     def by_token(self) -> bool:
-        """Whether the loss is a sum over tokens whose gradient is only through `logp` and `entropy`.
+        """True if the loss is a sum over tokens with gradients only through `logp` and `entropy`.
 
         It can be tiled.
         """
@@ -179,7 +181,10 @@ class Objective(Protocol):
 
     @property
     def entropy_in_loss(self) -> bool:
-        """Whether the loss may have a gradient through `entropy`. False where it is only measured, which is faster."""
+        """True if the loss may have a gradient through `entropy`.
+
+        False if entropy is only measured, which is faster.
+        """
         return True
 
     def initial_state(self) -> State:
@@ -187,7 +192,7 @@ class Objective(Protocol):
         return {}
 
     def prepare(self, step: Ragged, state: State) -> Prepared:
-        """Return the whole step with weights, advantages etc., without gradient. Rows may be left out."""
+        """Return the whole step with weights, advantages etc., without gradient. It may drop rows."""
         ...
 
     def loss(self, micro: Ragged, state: State) -> Loss:
@@ -196,7 +201,7 @@ class Objective(Protocol):
 
 
 def columns_before_prepare(needs: frozenset[str]) -> frozenset[str]:
-    """Return the needed columns that must exist before `prepare`: all except those of the forward pass."""
+    """Return the columns that must exist before `prepare`: all needed columns except columns of the forward pass."""
     return (needs - GRADIENT_COLUMNS) | ({"old_value"} if "value" in needs else set())
 
 
@@ -209,7 +214,7 @@ def require_columns(step: Ragged, columns: frozenset[str] | set[str], name: str)
 
 
 def with_gradient(step: Ragged, columns: Mapping[str, Tensor]) -> Ragged:
-    """Return the prepared step with its gradient columns, which contain every row and token in `row` and `token`."""
+    """Return the prepared step with gradient columns, selected by its columns `row` and `token`."""
     row, token = step.rows["row"], step.tokens["token"]
     step = step.with_rows(**{name: column[row] for name, column in columns.items() if name in ROW_COLUMNS})
     return step.with_tokens(**{name: column[token] for name, column in columns.items() if name in TOKEN_COLUMNS})

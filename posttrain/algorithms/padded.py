@@ -83,7 +83,7 @@ def _prepare(objective: Objective, step: Ragged, state: State) -> Prepared:
 def flat(name: str, column: Tensor, mask: Tensor) -> Tensor:
     """Return the column's values [N] at the tokens of the mask; numbers in float32 or higher precision."""
     if column.shape != mask.shape:
-        what = f"its shape is {tuple(column.shape)}, that of the mask {tuple(mask.shape)}"
+        what = f"its shape is {tuple(column.shape)}, but the mask's shape is {tuple(mask.shape)}"
         raise ParamsError(what=what, where=name, fix="Give both as [B, T]")
     wide = torch.promote_types(column.dtype, torch.float32) if column.is_floating_point() else column.dtype
     return from_padded(column.to(wide), mask)[0]

@@ -30,18 +30,18 @@ class KlOptions(Moving):
         None, gt=0, description="adaptive beta: the target KL per sequence; null: beta is fixed"
     )
     horizon: int = Field(
-        HORIZON, ge=1, description="with target: number of samples over which beta may change by its own size"
+        HORIZON, ge=1, description="with target: a larger horizon (number of samples) changes beta more slowly"
     )
     end: float | None = Field(None, ge=0, description="beta changes linearly to this value; null: beta is fixed")
 
     @model_validator(mode="after")
     def _follows_a_target(self) -> KlOptions:
         if self.target is None and self.horizon != HORIZON:
-            raise ValueError("horizon is read only with a target. Remove horizon, or set target")
+            raise ValueError("horizon only works with a target. Remove horizon, or set target")
         if self.target is not None and self.end is not None:
-            raise ValueError("beta follows a target or goes to an end. Remove one of them")
+            raise ValueError("`target` and `end` both change beta. Remove one of them")
         if self.target is not None and self.beta == 0:
-            raise ValueError("target multiplies beta, so from 0 it never moves. Use a beta above 0, or target null")
+            raise ValueError("target multiplies beta, so a beta of 0 would stay 0. Use a beta above 0, or target null")
         return self
 
 
@@ -70,7 +70,7 @@ class PenaltyOptions(Options):
 
 
 class TrpoOptions(Options):
-    """The trust region and how its step is computed."""
+    """The trust region, and the computation of its step."""
 
     type: str = "trpo"
     delta: float = Field(0.01, gt=0, description="upper bound of a step's mean KL(old || new)")
@@ -145,7 +145,10 @@ class PolicyConfig(Params):
     @classmethod
     def _is_a_choice(cls, correction: Any) -> Any:
         if isinstance(correction, int | float):
-            raise ValueError(f"a number was the cap of the weights. Write {{type: truncate, high: {correction:g}}} now")  # noqa: TRY004
+            raise ValueError(  # noqa: TRY004
+                f"a plain number is no longer accepted; it was the upper bound of the weights. Write "
+                f"{{type: truncate, high: {correction:g}}} now"
+            )
         return correction
 
     @field_validator("overlong")
@@ -153,8 +156,8 @@ class PolicyConfig(Params):
     def _is_a_fraction(cls, overlong: float | None) -> float | None:
         if overlong is not None and overlong >= 1:
             raise ValueError(
-                f"{overlong:g} is a number of tokens, as in earlier versions, and this is a fraction of "
-                f"rollout.sampling.max_tokens now. Write {overlong:g} / max_tokens, or 0.2 as in DAPO"
+                f"{overlong:g} is a number of tokens, but this setting is now a fraction of "
+                f"rollout.sampling.max_tokens. Write {overlong:g} / max_tokens, or 0.2 as in DAPO"
             )
         return overlong
 
@@ -172,7 +175,7 @@ class PolicyConfig(Params):
 
     @property
     def surrogate_entry(self) -> Surrogate:
-        """The entry of SURROGATES, or the user's own."""
+        """The entry of SURROGATES, or the user's own surrogate."""
         return SURROGATE.entry(self.surrogate.type)
 
 
@@ -180,7 +183,7 @@ POLICY_ROWS: Listing[AlgorithmRow] = Listing("posttrain.algorithms.policy", "ROW
 
 
 def refusal(knobs: PolicyConfig) -> str | None:
-    """Return why a combination of valid settings is rejected, with the fix; None if it is allowed."""
+    """Return the reason why a combination of valid settings is rejected, with the fix; None if it is allowed."""
     for check in (_sequence_refusal, _correction_refusal, _kl_refusal, _update_refusal):
         reason = check(knobs)
         if reason:
@@ -189,7 +192,7 @@ def refusal(knobs: PolicyConfig) -> str | None:
 
 
 def group_refusal(knobs: PolicyConfig, group_size: int) -> str | None:
-    """Return why the advantage cannot be computed from groups of this size; None if it can."""
+    """Return the reason why the advantage cannot be computed from groups of this size; None if it can."""
     smallest = knobs.advantage_entry.smallest_group(knobs.advantage)
     if knobs.advantage_entry.grouped and group_size < smallest:
         return (
@@ -200,7 +203,7 @@ def group_refusal(knobs: PolicyConfig, group_size: int) -> str | None:
 
 
 def reuse_refusal(knobs: PolicyConfig, updates: int) -> str | None:
-    """Return why samples cannot be used for this many updates; None if they can."""
+    """Return the reason why samples cannot be used for this many updates; None if they can."""
     if not knobs.surrogate_entry.has_ratio and updates > 1:
         return (
             f"surrogate '{knobs.surrogate.type}' has no ratio, so {updates} updates on the same samples would "
@@ -210,7 +213,7 @@ def reuse_refusal(knobs: PolicyConfig, updates: int) -> str | None:
 
 
 def replay_refusal(knobs: PolicyConfig, groups: int) -> str | None:
-    """Return why samples of earlier rounds cannot be used; None if they can."""
+    """Return the reason why samples of earlier rounds cannot be used; None if they can."""
     if not groups:
         return None
     if not knobs.surrogate_entry.has_ratio:
@@ -220,14 +223,13 @@ def replay_refusal(knobs: PolicyConfig, groups: int) -> str | None:
         )
     if knobs.penalty.type != "none" or knobs.update.type == "trpo":
         return (
-            "KL(old || new) is measured against one sampling policy, and earlier rounds have others. Use "
-            "replay.groups 0"
+            "KL(old || new) needs a single sampling policy, but earlier rounds used other policies. Use replay.groups 0"
         )
     return None
 
 
 def penalty_refusal(knobs: PolicyConfig, steps: int) -> str | None:
-    """Return why the penalty cannot follow its target with this many optimizer steps per round; None if it can."""
+    """Return the reason why the penalty cannot reach its target in this many steps per round; None if it can."""
     if steps > 1 or not isinstance(knobs.penalty, PenaltyOptions) or knobs.penalty.target is None:
         return None
     return (
@@ -237,22 +239,22 @@ def penalty_refusal(knobs: PolicyConfig, steps: int) -> str | None:
 
 
 def truncation_refusal(knobs: PolicyConfig) -> str | None:
-    """Return why samples from only the likeliest tokens cannot be used; None if they can."""
+    """Return the reason why samples from only the likeliest tokens cannot be used; None if they can."""
     if knobs.penalty.type != "exact" and knobs.update.type != "trpo":
         return None
     return (
-        "top_p and top_k sample from some tokens, and KL(old || new) is exact over all of them. Use penalty sampled, "
+        "top_p and top_k exclude tokens, but the exact KL(old || new) covers all tokens. Use penalty sampled, "
         "update adamw, or top_p 1 and top_k null"
     )
 
 
 def foreign_refusal(knobs: PolicyConfig, *, foreign: bool) -> str | None:
-    """Return why samples from another engine or older weights need a correction; None if there is one."""
+    """Return the reason why samples from another engine or older weights need a correction; None if one is set."""
     if not foreign or knobs.correction.type != "none" or knobs.surrogate_entry.of_sampler:
         return None
     return (
-        "with rollout.engine vllm or rollout.ahead 1 the sampler's log-probs are not the trainer's, and their "
-        "difference would be taken for progress. Set correction: {type: truncate}"
+        "with rollout.engine vllm or rollout.ahead 1, the sampler's log-probs differ from the trainer's, and the loss "
+        "would treat the difference as progress. Set correction: {type: truncate}"
     )
 
 
@@ -262,12 +264,12 @@ def _sequence_refusal(knobs: PolicyConfig) -> str | None:
     name, wanted = knobs.surrogate.type, knobs.surrogate_entry.aggregation
     if knobs.aggregation != wanted:
         return (
-            f"surrogate '{name}' is one number per sequence, and with aggregation '{knobs.aggregation}' its weight "
+            f"surrogate '{name}' is one number per sequence, but with aggregation '{knobs.aggregation}' its weight "
             f"would depend on the answer's length. Use aggregation {wanted}"
         )
     if knobs.advantage_entry.per_token:
         return (
-            f"advantage '{knobs.advantage.type}' differs from token to token, and surrogate '{name}' is one number per "
+            f"advantage '{knobs.advantage.type}' differs from token to token, but surrogate '{name}' is one number per "
             "sequence. Use surrogate ppo_clip"
         )
     return None
@@ -276,8 +278,8 @@ def _sequence_refusal(knobs: PolicyConfig) -> str | None:
 def _correction_refusal(knobs: PolicyConfig) -> str | None:
     if knobs.surrogate_entry.of_sampler and knobs.correction.type != "none":
         return (
-            f"surrogate '{knobs.surrogate.type}' bounds the distance to the sampler itself, so a correction would "
-            "count the sampler's difference twice. Use correction none"
+            f"surrogate '{knobs.surrogate.type}' already bounds the distance to the sampler, so a correction would "
+            "count the difference twice. Use correction none"
         )
     return None
 
@@ -290,11 +292,14 @@ def _kl_refusal(knobs: PolicyConfig) -> str | None:
             "Use k3 or k2 in the loss, or kl.type reward_token or reward_sequence"
         )
     if kl.type.startswith("reward") and knobs.advantage_entry.by_part:
-        return f"advantage '{advantage}' compares each reward by itself; a KL penalty is not a reward. Use kl.type loss"
+        return (
+            f"advantage '{advantage}' compares each reward separately, and a KL penalty is not a reward. Use "
+            "kl.type loss"
+        )
     if kl.type.startswith("reward") and knobs.advantage_entry.nonnegative:
         return f"advantage '{advantage}' needs rewards >= 0, which a KL penalty could make negative. Use kl.type loss"
     if kl.type == "reward_sequence" and knobs.advantage_entry.token_rewards:
-        return f"advantage '{advantage}' takes its rewards per token. Use kl.type reward_token"
+        return f"advantage '{advantage}' needs rewards per token. Use kl.type reward_token"
     if kl.type == "reward_token" and not knobs.advantage_entry.token_rewards:
         return (
             f"advantage '{advantage}' compares one number per sequence, not rewards per token. "
@@ -310,11 +315,13 @@ def _update_refusal(knobs: PolicyConfig) -> str | None:
         return "trpo bounds KL(old || new), so a penalty on it is not needed. Use penalty none"
     if knobs.overlong is not None and knobs.advantage_entry.nonnegative:
         return (
-            f"advantage '{knobs.advantage.type}' needs rewards >= 0, and overlong punishes below 0. Use overlong null"
+            f"advantage '{knobs.advantage.type}' needs rewards >= 0, but overlong gives rewards below 0. Use overlong "
+            "null"
         )
     if knobs.resample and not knobs.advantage_entry.grouped:
         return (
-            f"resample replaces groups of equal rewards, and advantage '{knobs.advantage.type}' compares no groups. "
+            f"resample replaces groups of equal rewards, but advantage '{knobs.advantage.type}' does not compare "
+            "groups. "
             "Use resample 0, or an advantage over groups, e.g. group_zscore"
         )
     return None

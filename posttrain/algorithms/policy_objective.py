@@ -43,7 +43,7 @@ class PolicyObjective:
 
     @cached_property
     def surrogate(self) -> Surrogate:
-        """The surrogate: an entry of the table, or the user's own."""
+        """The surrogate: an entry of the table, or the user's own surrogate."""
         return self.knobs.surrogate_entry
 
     @cached_property
@@ -53,7 +53,7 @@ class PolicyObjective:
 
     @property
     def corrected(self) -> bool:
-        """Whether the trainer's log-probs replace the sampler's, with weights that correct the difference."""
+        """True if the trainer's log-probs replace the sampler's, with weights that correct the difference."""
         return self.knobs.correction.type != "none"
 
     @cached_property
@@ -126,7 +126,7 @@ class PolicyObjective:
 
     @torch.no_grad()
     def prepare_given(self, step: Ragged, state: State) -> Prepared:
-        """Return the same for a step that already has the column `advantage`, so that rewards are not needed."""
+        """Prepare a step that already has the column `advantage`, so rewards are not needed."""
         return self._ready(*self._weighted(step, state))
 
     def _prepare_held(self, step: Ragged, state: State) -> Prepared:
@@ -279,7 +279,7 @@ def initial_coefficients(knobs: PolicyConfig) -> State:
 
 
 def started(knobs: PolicyConfig, state: State) -> State:
-    """Return the state with the number of this step, and with beta by the last step's update or by its schedule."""
+    """Return the state with this step's number and its beta, from the last step's update or the schedule."""
     state = {**state, "beta": state["next_beta"]} if "next_beta" in state else dict(state)
     if "next_step" in state:
         state["step"] = state["next_step"]

@@ -41,19 +41,19 @@ class PreferenceConfig(Params):
 
     @property
     def loss_entry(self) -> PairLoss | UnaryLoss:
-        """The loss: an entry of LOSS, or the user's own."""
+        """The loss: an entry of LOSS, or the user's own loss."""
         return LOSS.entry(self.loss.type)
 
     @property
     def paired(self) -> bool:
-        """Whether it trains on pairs (table `pairs`) or on labelled answers (table `feedback`)."""
+        """True if it trains on pairs (table `pairs`), False for labelled answers (table `feedback`)."""
         return isinstance(self.loss_entry, PairLoss)
 
 
 def refusal(knobs: PreferenceConfig) -> str | None:
-    """Return why a combination of valid settings is rejected, with the fix; None if it is allowed."""
+    """Return the reason why a combination of valid settings is rejected, with the fix; None if it is allowed."""
     if knobs.loss.type == "orpo" and (knobs.reference or knobs.reduce != "mean"):
-        return "orpo takes the odds of an answer's mean probability. Use reference false and reduce mean"
+        return "orpo uses the odds of an answer's mean probability. Use reference false and reduce mean"
     if isinstance(knobs.loss_entry, PairLoss) and knobs.loss_entry.match is not None and not knobs.reference:
         return f"{knobs.loss.type} sorts log-probs relative to a reference. Use reference true"
     if not knobs.paired and not knobs.reference:
@@ -62,7 +62,7 @@ def refusal(knobs: PreferenceConfig) -> str | None:
             "Use reference true"
         )
     if knobs.parts > 1 and not knobs.reference:
-        return "parts updates the reference, and reference is false. Use parts 1, or reference true"
+        return "parts updates the reference, but reference is false. Use parts 1, or reference true"
     return None
 
 

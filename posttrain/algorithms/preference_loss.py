@@ -30,7 +30,7 @@ class PairLoss:
     loss: Callable[[Tensor, Tensor, Any], Tensor]
     formula: str
     balanced: bool = True
-    """Whether the gradients of two equal answers cancel."""
+    """True if the gradients of two equal answers cancel."""
     match: Match | None = None
     """The comparison, if it is not between the two answers of a pair: (h, l, the reference's margin) of the whole
     step at its start -> what each chosen and each rejected answer is compared with, [pairs] each."""
@@ -38,7 +38,7 @@ class PairLoss:
 
 @dataclass(frozen=True)
 class UnaryLoss:
-    """A loss per labelled answer: (r, label, shift, options) -> [answers]. `shift`: how that number is estimated.
+    """A loss per labelled answer: (r, label, shift, options) -> [answers]. `shift`: how the shift is estimated.
 
     Example: `UnaryLoss(BetaOptions, lambda r, label, s, k: -logsigmoid(k.beta * label * (r - s)), "...", "running")`
     """
@@ -63,7 +63,7 @@ class UnpairedOptions(BetaOptions):
 
 
 def signed(gain: Tensor, label: Tensor) -> Tensor:
-    """Return the gain of a desirable answer, or the loss of an undesirable one."""
+    """Return the gain of a desirable answer, or the loss of an undesirable answer."""
     return gain.where(label > 0, -gain)
 
 

@@ -31,7 +31,7 @@ class PreferenceObjective(Objective):
 
     @cached_property
     def loss_entry(self) -> PairLoss | UnaryLoss:
-        """The loss: an entry of the table, or the user's own."""
+        """The loss: an entry of the table, or the user's own loss."""
         return self.knobs.loss_entry
 
     @property
@@ -42,12 +42,12 @@ class PreferenceObjective(Objective):
 
     @property
     def matched(self) -> bool:
-        """Whether answers are compared with answers of the step's other pairs."""
+        """True if answers are compared with answers of the step's other pairs."""
         return isinstance(self.loss_entry, PairLoss) and self.loss_entry.match is not None
 
     @property
     def mismatched(self) -> bool:
-        """Whether rows with label 0 (a prompt with another prompt's answer) are needed to estimate the KL."""
+        """True if rows with label 0 (a prompt with another prompt's answer) are needed to estimate the KL."""
         return isinstance(self.loss_entry, UnaryLoss) and self.loss_entry.shift == "mismatched"
 
     def initial_state(self) -> State:
@@ -126,7 +126,7 @@ class PreferenceObjective(Objective):
         return good_B, total, metrics
 
     def heldout(self, micro: Ragged) -> HeldoutItems:
-        """Return the loss of each pair, computed alone unless it is `matched`, or of each answer with a shift of 0."""
+        """Return the loss of each pair (computed separately unless `matched`), or of each answer with a shift of 0."""
         logp, entry = micro.tokens["logp"], self.loss_entry
         relative_B = self._relative(micro, logp)
         if isinstance(entry, UnaryLoss):

@@ -38,7 +38,7 @@ class RewardConfig(Params):
     @model_validator(mode="after")
     def _compares_what_it_centres(self) -> RewardConfig:
         if self.compare == "labels" and (self.margin or self.centring or self.margins == "column"):
-            raise ValueError("margin, margins and centring are of comparisons, and compare is labels. Remove them")
+            raise ValueError("margin, margins and centring need comparisons, but compare is labels. Remove them")
         return self
 
     centring: float = Field(0.0, ge=0, description="coefficient of (s_c + s_r)^2, which keeps scores near 0")
@@ -71,7 +71,7 @@ class RewardObjective(Objective):
             return Prepared(step.with_rows(weight=weight_B), dict(state))
         won, _ = comparisons(self._rank(step), step.items)
         if won.numel() == 0:
-            raise ValueError("no item holds two answers of different rank, so there is nothing to train on")
+            raise ValueError("no item has two answers of different rank, so there is nothing to train on")
         pairs_B = _per_item_count(won, step.items)
         prompts = torch.unique(step.items[pairs_B > 0]).numel()
         return Prepared(step.with_rows(weight=(pairs_B > 0) / (pairs_B.clamp(min=1) * prompts)), dict(state))

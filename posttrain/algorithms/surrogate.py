@@ -53,18 +53,18 @@ class Surrogate:
     log_ratio: Callable[[Tensor, Tensor, Tensor], Tensor] = token_log_ratio
     """(logp, old_logp, lengths) -> [N]."""
     has_ratio: bool = True
-    """Whether it corrects for the sampling policy. If not, samples are used for one update and never replayed."""
+    """True if it corrects for the sampling policy. If not, samples are used for one update and never replayed."""
     needs_sequence: bool = False
-    """Whether a token's term depends on other tokens of its row. If not, the loss is computed tile by tile."""
+    """True if a token's term depends on other tokens of its row. If not, the loss is computed tile by tile."""
     per_sequence: bool = False
-    """Whether the term is one number per row, which needs one advantage per row and this aggregation."""
+    """True if the term is one number per row, which needs one advantage per row and this aggregation."""
     aggregation: str = "sequence_mean"
     needs: frozenset[str] = field(default_factory=frozenset)
     """Columns besides log-probs and advantages (objective.py)."""
     prepare: Callable[[Ragged, Any], dict[str, Tensor]] | None = None
     """(step, options) -> token columns that depend on the whole step. `dropped` marks tokens with term 0."""
     of_sampler: bool = False
-    """Whether its old policy is the sampler by definition, so that another sampler needs no correction."""
+    """True if its old policy is the sampler by definition, so that another sampler needs no correction."""
     charge: str | None = None
     """The option with the coefficient of a penalty for moving away from the sampling policy, if there is one."""
 

@@ -1,4 +1,4 @@
-"""Is an answer that equals the gold answer about something else: the value of y for x, metres for centimetres?"""
+"""Check whether an answer equal to the gold answer is about something else: y instead of x, metres instead of cm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORMULA = re.compile(r"\$([^$]{1,300})\$|\\\((.{1,300}?)\\\)")
 
 
 def why_not_asked(question: str, answer: str, gold: str) -> str | None:
-    """Why an answer is about something else than the prompt asks for; None if it is not."""
+    """Reason why an answer does not answer the prompt's question; None if it does."""
     question = question.translate(FULL_WIDTH)
     try:
         found, expected = read(answer), read(gold)
@@ -34,12 +34,12 @@ def why_not_asked(question: str, answer: str, gold: str) -> str | None:
     if isinstance(expected, Quantity) and expected.unit is not None and isinstance(found, Quantity):
         asked_for = {_unit(" ".join(words)) for words in _asked(question)}
         if expected.unit in asked_for and found.unit is not None and not _is_same(found.unit, expected.unit):
-            return "it has another unit than the prompt asks for"
+            return "its unit differs from the prompt's"
     bare = isinstance(expected, Quantity) and expected.unit is None
     if bare and not all(are_known([noun], question, 1) for noun in _counted(found) if question):
-        return "it counts something that the prompt does not name"
+        return "it counts something that the prompt does not mention"
     if bare and _has_other_unit(question, answer, found, gold):
-        return "it has another unit than the prompt asks for"
+        return "its unit differs from the prompt's"
     return None
 
 
@@ -66,7 +66,7 @@ def _asked(question: str) -> Iterator[list[str]]:
 
 
 def _has_other_unit(question: str, answer: str, found: Any, gold: str) -> bool:
-    """Whether a bare gold answer has the requested unit, and the answer another unit of the same kind."""
+    """True if a bare gold answer has the requested unit, and the answer another unit of the same kind."""
     if not isinstance(found, Quantity) or found.unit is None:
         return False
     for asked in _ASKED.finditer(question):

@@ -1,4 +1,4 @@
-r"""The answers in `\boxed{}`: which boxes form one answer, and whether the text around a box is part of its value."""
+r"""Read answers in `\boxed{}`: join boxes that form one answer, and check the text around a box."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Mark:
 
 
 def boxes(text: str) -> list[Mark]:
-    r"""Return every \boxed{...} with matching braces; for nested boxes, the outer one."""
+    r"""Return every \boxed{...} with matching braces; for nested boxes, only the outer box."""
     found: list[Mark] = []
     for mark in _BOX.finditer(text):
         if found and found[-1].end > mark.start():
@@ -128,7 +128,7 @@ def in_context(text: str, box: Mark) -> str:
     before = _SPACE.sub(" ", text[max(0, box.start - 200) : box.start])
     after = _SPACES.sub(" ", text[box.end : box.end + 200])
     if not box.text.strip(" .{}") or touches(before, after):
-        raise Unreadable("the box is empty, or holds only a part of the answer")
+        raise Unreadable("the box is empty, or contains only a part of the answer")
     if changes_value(text[box.end : box.end + 40]):
         raise Unreadable("the words after the box change its value")
     unit, value = _UNIT.match(text, box.end), box.text.strip(" ~")
@@ -136,7 +136,7 @@ def in_context(text: str, box: Mark) -> str:
 
 
 def _is_unit(text: str) -> bool:
-    """Return whether a text is a known unit, a percent sign, or `thousand`."""
+    """Tell whether a text is a known unit, a percent sign, or `thousand`."""
     from posttrain.answers.tokens import tokens
     from posttrain.answers.units import unit_of
 
@@ -149,7 +149,7 @@ def _is_unit(text: str) -> bool:
 
 
 def touches(before: str, after: str) -> bool:
-    """Return whether the texts around a box make it a part of another value."""
+    """Tell whether a box is only a part of a value, because of the texts around it."""
     if (after.startswith("!") and _FACTORIAL.search(before)) or (_BEFORE.search(before) and not _BULLET.search(before)):
         return True
     return bool(_NEGATED.search(before) or _MEMBER.search(before) or _AFTER.match(after))

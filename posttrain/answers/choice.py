@@ -55,7 +55,7 @@ def chosen_after(text: str, mark: str, choices: str, question: str = "") -> str:
 
 @lru_cache(maxsize=512)
 def listed(question: str, choices: str) -> dict[str, str]:
-    """Text -> letter, for the choices that a prompt lists on lines of their own; without texts that occur twice."""
+    """Text -> letter, for choices that a prompt lists on separate lines; without texts that occur twice."""
     lines = [*_LISTED.finditer(question), *_INLINE.finditer(question)]
     pairs = {(_same(line["text"]), line["letter"]) for line in lines if line["letter"] in choices}
     found = sorted(pair for pair in pairs if not re.search(r"\([a-z]\)", pair[0]))
@@ -93,7 +93,7 @@ def _of(read: Callable[[str], str | None], answer: str, choices: str) -> str:
 
 
 def letters(answer: str, choices: str) -> str | None:
-    """Return the letters of a text that consists of letters, or of a letter with its meaning; None for another text."""
+    """Return the letters of a text that is only letters, or a letter with its meaning; None for any other text."""
     found = _CHOSEN.match(answer.strip())
     if not found:
         return None

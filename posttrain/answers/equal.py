@@ -46,7 +46,7 @@ HUNDRED = Num(Fraction(100))
 
 
 def same_answer(gold: str, found: str, pairs: Pairs = "unsure") -> bool:
-    """Return whether the final answer `found` equals the gold answer. Raise Unreadable if this cannot be decided."""
+    """Tell whether the final answer `found` equals the gold answer. Raise Unreadable if this cannot be decided."""
     moduli = {modulus[1].strip("{}") for text in (gold, found) if (modulus := MODULUS.search(text[-40:]))}
     if len(moduli) > 1:
         return False
@@ -69,7 +69,7 @@ def same_answer(gold: str, found: str, pairs: Pairs = "unsure") -> bool:
 
 
 def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
-    """Return whether both spellings of an answer, e.g. `3 m (300 cm)`, are right, or exact and then rounded."""
+    """Tell whether both spellings of an answer, e.g. `3 m (300 cm)`, are right, or exact and then rounded."""
     twice = _TWICE.fullmatch(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", found).strip(" .$"))
     if not twice:
         return False
@@ -85,7 +85,7 @@ def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
 
 
 def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
-    """Return whether two whole answers are equal. A set of one is its member; (1, 2) may be an interval."""
+    """Tell whether two whole answers are equal. A set of one is its member; (1, 2) may be an interval."""
     gold, found = _single(gold), _single(found)
     if (times := _times(gold, found)) is not None:
         return times
@@ -114,7 +114,7 @@ def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
 
 
 def _times(gold: Answer, found: Answer) -> bool | None:
-    """Return whether two times of day, one with AM or PM, are equal; None if they are not times."""
+    """Tell whether two times of day, one with AM or PM, are equal; None if they are not times."""
     if (
         not isinstance(gold, Words | Items)
         or not isinstance(found, Words | Items)
@@ -152,7 +152,7 @@ def _single(answer: Answer) -> Answer:
 
 
 def why_unreadable(gold: str) -> str | None:
-    """Return why a gold answer cannot be read; None if it can."""
+    """Return the reason why a gold answer cannot be read; None if it can."""
     try:
         read(gold)
     except Unreadable:
@@ -164,7 +164,7 @@ def why_unreadable(gold: str) -> str | None:
 
 
 def same(gold: Answer, found: Answer) -> bool:
-    """Return whether two answers are equal, by their kinds."""
+    """Tell whether two answers are equal, by their kinds."""
     if isinstance(gold, Equation) or isinstance(found, Equation):
         return _same_equation(gold, found)
     if isinstance(gold, Named) and isinstance(found, Named):
@@ -247,7 +247,7 @@ def _in_base_units(value: Node, unit: Unit) -> Node:
 
 
 def same_value(gold: Node, found: Node) -> bool:
-    """Return whether two expressions are equal."""
+    """Tell whether two expressions are equal."""
     infinite = Const("infinity")
     if any(part == infinite for node in (gold, found) for part in walk(node)):
         return gold == found
@@ -255,7 +255,7 @@ def same_value(gold: Node, found: Node) -> bool:
 
 
 def is_scientific(part: Call) -> bool:
-    """Return whether an expression has the form 10^3 or 1.5 * 10^3."""
+    """Tell whether an expression has the form 10^3 or 1.5 * 10^3."""
     left, right = part.args if len(part.args) == 2 else (part, part)
     if part.name == "mul" and isinstance(left, Num) and isinstance(right, Call):
         return is_scientific(right)
@@ -263,7 +263,7 @@ def is_scientific(part: Call) -> bool:
 
 
 def _same_equation(gold: Answer, found: Answer) -> bool:
-    """Return whether two equations have the same solutions: the differences of their sides have a constant ratio."""
+    """Tell whether two equations have the same solutions: the differences of their sides have a constant ratio."""
     a, b = _sides(gold), _sides(found)
     if a is None or b is None:
         return False
@@ -277,7 +277,7 @@ def _same_equation(gold: Answer, found: Answer) -> bool:
 
 
 def _is_constant(ratio: Node, names: frozenset[str]) -> bool:
-    """Return whether an expression does not depend on its variables, i.e. keeps its value when they are renamed."""
+    """Tell whether an expression does not depend on its variables, i.e. keeps its value when they are renamed."""
     renamed = _renamed(ratio, {name: f"{name}'" for name in names})
     product = Call("add", (ratio, Call("mul", (Num(Fraction(0)), renamed))))
     other = Call("add", (renamed, Call("mul", (Num(Fraction(0)), ratio))))
@@ -336,7 +336,7 @@ def _same_intervals(gold: Answer, found: Answer) -> bool:
 
 
 def _same_items(gold: Answer, found: Answer) -> bool:
-    """Return whether the items are equal: sets in any order, tuples in order."""
+    """Tell whether the items are equal: sets in any order, tuples in order."""
     if not isinstance(gold, Items) or not isinstance(found, Items) or gold.kind != found.kind:
         return False
     if gold.kind != "set":
@@ -347,7 +347,7 @@ def _same_items(gold: Answer, found: Answer) -> bool:
 
 
 def _assigned(point: Items, values: Items) -> bool:
-    """Return whether the point (1, 2) and `x = 1, y = 2` are equal."""
+    """Tell whether the point (1, 2) and `x = 1, y = 2` are equal."""
     named = {member.name: member.value for member in values.members if isinstance(member, Named)}
     names = sorted(named)
     if not names or max(map(len, names)) > 1 or not len(names) == len(values.members) == len(point.members):

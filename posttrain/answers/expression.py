@@ -46,7 +46,7 @@ class Parser:
         self._depth = self._bars = 0
 
     def at(self, *texts: str) -> bool:
-        """Return whether the next token is one of these."""
+        """Tell whether the next token is one of the given tokens."""
         return self.place < len(self.tokens) and self.tokens[self.place].text in texts
 
     @property
@@ -116,7 +116,7 @@ class Parser:
         return self._factor()
 
     def _begins_factor(self) -> bool:
-        """Return whether a product without a sign continues."""
+        """Tell whether a product without a sign continues."""
         token = self.next
         if token is None or self._ends(token):
             return False
@@ -371,7 +371,7 @@ class Parser:
 
 
 def negative(node: Node) -> Node:
-    """Return -node; a number becomes a number."""
+    """Return -node; for a number, the negative number."""
     return Num(-node.value) if isinstance(node, Num) else Call("neg", (node,))
 
 

@@ -84,7 +84,7 @@ _BLANKS = frozenset({"answer", "your answer", "final answer", "...", "\\ldots", 
 
 @lru_cache(maxsize=512)
 def reads(text: str) -> bool:
-    """Return whether a whole text is an answer."""
+    """Tell whether a whole text is an answer."""
     from posttrain.answers.equal import why_unreadable
 
     return why_unreadable(text) is None
@@ -271,7 +271,7 @@ def _last_value(text: str, fits: Fits) -> str:
     for value in (value for some in found for value in some):
         if value and fits(value):
             return value
-    raise Unreadable("it has no mark, and its last sentence ends with no value")
+    raise Unreadable("it has no mark, and its last sentence does not end with a value")
 
 
 def _only_number(sentence: str, least: int = 3) -> str | None:

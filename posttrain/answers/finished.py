@@ -1,4 +1,4 @@
-"""Is an answer that equals the gold answer finished: solved, computed, and more than what the prompt states?"""
+"""Check whether an answer equal to the gold answer is finished: solved, computed, and not copied from the prompt."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MEASURE = re.compile(r"(?<![\w.])\d[\d.,]*\s?(?:\\?%|[A-Za-z°]{1,12}(?:/[A-Za-
 
 
 def why_unfinished(question: str, found: str, gold: str) -> str | None:
-    """Why an answer that equals the gold answer leaves work to do; None if it is finished."""
+    """Reason why an answer equal to the gold answer is not finished; None if it is."""
     try:
         answer, expected = _read(found), _read(gold)
     except Unreadable:
@@ -56,22 +56,22 @@ def why_unfinished(question: str, found: str, gold: str) -> str | None:
     wanted, leaves = list(_leaves(expected)), list(_leaves(answer))
     if all(map(is_value, wanted)):
         if not all(map(is_value, leaves)):
-            return "it leaves an operation on numbers to be done"
+            return "an operation on numbers is not computed"
         if _repeats_number(answer, expected, stated):
             return "it repeats a number of the prompt"
     elif all(exact(node) is not None for node in wanted):
         most = max(map(operations, wanted))
         if any(not is_value(leaf) and operations(leaf) > most for leaf in leaves):
-            return "it leaves an operation on numbers to be done"
+            return "an operation on numbers is not computed"
     if not any(map(variables, leaves)) and _functions(leaves) - _functions(wanted):
-        return "it leaves a function of a number to be computed"
+        return "a function of a number is not computed"
     if any(_repeats(answer, expected, one) for one in stated):
         return "it repeats an expression of the prompt"
     return None
 
 
 def is_value(node: Node) -> bool:
-    """Whether nothing is left to compute: 7, 2.5, 3/4 and 1.5 * 10^3, but not 8/4."""
+    """True if nothing is left to compute: 7, 2.5, 3/4 and 1.5 * 10^3, but not 8/4."""
     if isinstance(node, Call) and node.name == "neg":
         inner = node.args[0]
         return isinstance(inner, Call) and inner.name != "neg" and is_value(inner)
@@ -100,7 +100,7 @@ def _read(text: str) -> Answer:
 
 
 def reads_number(text: str) -> bool:
-    """Whether a whole text is a number, with or without a name and a unit."""
+    """True if a whole text is a number, with or without a name and a unit."""
     try:
         return _is_number(_read(text))
     except Unreadable:
@@ -108,7 +108,7 @@ def reads_number(text: str) -> bool:
 
 
 def _is_number(answer: Answer) -> bool:
-    """Whether an answer is a number, with or without a name."""
+    """True if an answer is a number, with or without a name."""
     inner = answer.value if isinstance(answer, Named) else answer
     return isinstance(inner, Quantity | Percent) and not variables(inner.value)
 
@@ -144,7 +144,7 @@ def _kind(answer: Answer) -> str:
 
 
 def _repeats_number(answer: Answer, expected: Answer, stated: list[Answer]) -> bool:
-    """Whether the prompt has the number in another form than the gold answer's, and the answer is that form."""
+    """True if the prompt has the number in another form than the gold answer's, and the answer is that form."""
     if isinstance(answer, Quantity) and answer.unit is not None and answer in stated:
         return isinstance(expected, Quantity) and expected.unit not in (None, answer.unit)
     kind = _kind(expected)
@@ -157,7 +157,7 @@ def _repeats_number(answer: Answer, expected: Answer, stated: list[Answer]) -> b
 
 
 def _is_lowest(node: Node) -> bool:
-    """Whether a fraction is in lowest terms."""
+    """True if a fraction is in lowest terms."""
     node = node.args[0] if isinstance(node, Call) and node.name == "neg" else node
     if not isinstance(node, Call) or node.name != "div" or not all(isinstance(part, Num) for part in node.args):
         return True
@@ -166,7 +166,7 @@ def _is_lowest(node: Node) -> bool:
 
 
 def _repeats(answer: Answer, expected: Answer, stated: Answer) -> bool:
-    """Whether an answer only repeats an expression of the prompt, in this or another spelling."""
+    """True if an answer only repeats an expression of the prompt, in this or another spelling."""
     if isinstance(stated, Equation | Named) and isinstance(expected, Equation | Named):
         return _repeats_equation(answer, expected, stated)
     found, wanted, given = (_expression(one) for one in (answer, expected, stated))
@@ -186,7 +186,7 @@ def _repeats(answer: Answer, expected: Answer, stated: Answer) -> bool:
 
 
 def _repeats_equation(answer: Answer, expected: Answer, stated: Answer) -> bool:
-    """Whether an equation is not solved for the variable of the gold answer, although the prompt has an equal one."""
+    """True if an equation is not solved for the variable of the gold answer, although the prompt has an equal one."""
     if not isinstance(expected, Named) or isinstance(stated, Named):
         return answer == stated and answer != expected
     return isinstance(answer, Equation) or (isinstance(answer, Named) and answer.name != expected.name)
@@ -223,7 +223,7 @@ def _same_but_open(text: str, gold: str) -> Answer | None:
 
 @lru_cache(maxsize=512)
 def expressions(question: str) -> tuple[str, ...]:
-    """The texts in a prompt that may be expressions: formulas, runs of signs and numbers, and measures."""
+    """Texts in a prompt that may be expressions: formulas, runs of signs and numbers, and measures."""
     found = [next(filter(None, formula.groups())) for formula in _FORMULA.finditer(question)]
     plain = _FORMULA.sub(" ; ", question)
     found += [run.strip(" .,!") for run in _WORD.split(plain)]

@@ -1,4 +1,4 @@
-"""Which words may follow a value without changing it: a reason, a new sentence, or words of the prompt."""
+"""Words that may follow a value without changing it: a reason, a new sentence, or words of the prompt."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _WORDS = re.compile(r"[^\W\d_]+")
 
 
 def may_follow(rest: str, question: str | None) -> bool:
-    """Whether a text after a value leaves the value as it is.
+    """True if the text after a value does not change the value.
 
     `question`: the prompt, whose words may follow; None: all words but operations may.
     """
@@ -74,7 +74,7 @@ def may_follow(rest: str, question: str | None) -> bool:
 
 
 def are_known(words: Collection[str], question: str, most: int) -> bool:
-    """Whether words change no value: fillers, units, and at most so many words of the prompt."""
+    """True if the words do not change a value: fillers, units, and a limited number of words from the prompt."""
     if not OPERATIONS.isdisjoint(words) or not NUMBERS.isdisjoint(words) or any(map(_COMPARED.match, words)):
         return False
     asked = {_stem(word) for word in _WORDS.findall(question.lower())}
@@ -83,7 +83,7 @@ def are_known(words: Collection[str], question: str, most: int) -> bool:
 
 
 def changes_value(rest: str) -> bool:
-    """Whether the first word after a box is arithmetic: doubled, minus one."""
+    """True if the first word after a box is arithmetic: doubled, minus one."""
     word = re.match(r"[\s$*_)\]]{0,6}([^\W\d_]{2,})", rest)
     return word is not None and word[1].lower() in ARITHMETIC
 

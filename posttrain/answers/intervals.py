@@ -70,7 +70,7 @@ def complement(answer: Answer) -> Reals:
 
 
 def same_reals(left: Reals, right: Reals) -> bool:
-    """Return whether two unions contain the same numbers."""
+    """Tell whether two unions contain the same numbers."""
     if left.variable and right.variable and left.variable != right.variable:
         return False
     a, b = normal(left.spans), normal(right.spans)
@@ -90,13 +90,13 @@ def _same(a: Span, b: Span) -> bool:
 
 
 def same_end(a: Node, b: Node) -> bool:
-    """Return whether two ends are the same number or the same infinity."""
+    """Tell whether two ends are the same number or the same infinity."""
     infinite = (INFINITY, MINUS_INFINITY)
     return a == b if a in infinite or b in infinite else same_number(a, b)
 
 
 def normal(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Return the intervals in order, without empty ones, joined where they touch.
+    """Return the intervals in order, without empty intervals, joined where they touch.
 
     Intervals of letters are unchanged.
     """
@@ -110,7 +110,7 @@ def normal(spans: Sequence[Span]) -> tuple[Span, ...]:
     kept: list[Span] = []
     for span in spans:
         if less(span.high, span.low):
-            raise Unreadable("an interval whose ends are the wrong way round")
+            raise Unreadable("an interval whose ends are in the wrong order")
         if same_end(span.low, span.high) and not (span.low_closed and span.high_closed):
             continue
         place = next((n for n, other in enumerate(kept) if less(span.low, other.low)), len(kept))

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 
 class Unreadable(ValueError):  # noqa: N818  not an error: the normal outcome for what is not understood
-    """The text is not an answer that is understood completely."""
+    """The text cannot be understood completely as an answer."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Quantity:
     value: Node
     unit: Unit | None = None
     rounded: bool = False
-    """Whether a sign of approximation precedes it."""
+    """True if a sign of approximation precedes it."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Equation:
-    """Two equal sides, neither of which is only a name."""
+    """Two equal sides; neither side is only a name."""
 
     left: Node
     right: Node
@@ -155,7 +155,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Based:
-    """Digits in another base than ten: 1011_2."""
+    """Digits in a base other than ten: 1011_2."""
 
     digits: str
     base: int

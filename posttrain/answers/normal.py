@@ -54,7 +54,7 @@ def normal(node: Node) -> Normal:
 
 
 def is_sum(form: Normal) -> bool:
-    """Whether it has several terms."""
+    """True if it has several terms."""
     return len(form) > 1
 
 
@@ -69,7 +69,7 @@ def sums_within(form: Normal) -> int:
 
 
 def has_open_root(form: Normal) -> bool:
-    """Whether a square root holds a square, as the root of 72 does."""
+    """True if a square root contains a square factor, e.g. the root of 72."""
     for term, _ in form:
         for base, power in term:
             if base[0] == "number" and isinstance(power, Fraction) and isinstance(base[1], Fraction):
@@ -182,7 +182,7 @@ def _is_positive(node: Node) -> bool:
 
 
 def operations(node: Node) -> int:
-    """The number of operations in an expression; signs and fractions of two numbers are none."""
+    """The number of operations in an expression; signs and fractions of two numbers do not count."""
     if not isinstance(node, Call):
         return 0
     if node.name == "div" and all(isinstance(arg, Num) for arg in node.args):

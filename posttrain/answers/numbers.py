@@ -33,7 +33,7 @@ def exact(node: Node) -> Fraction | None:
 
 
 def same_number(left: Node, right: Node) -> bool:
-    """Return whether two expressions are equal for all values of their variables."""
+    """Tell whether two expressions are equal for all values of their variables."""
     if left == right:
         _check_defined(left)
         return True
@@ -46,7 +46,7 @@ def same_number(left: Node, right: Node) -> bool:
 
 
 def is_close(left: Node, right: Node) -> bool:
-    """Return whether `right` may be a rounding of `left`."""
+    """Tell whether `right` may be a rounding of `left`."""
     a, b = (Evaluation(30, {}, "e").value(node) for node in (left, right))
     if not isinstance(b, Fraction) or (not isinstance(a, Fraction) and _context(30).im(a) != 0):
         return False
@@ -58,7 +58,7 @@ def is_close(left: Node, right: Node) -> bool:
 
 
 def less(left: Node, right: Node) -> bool:
-    """Return whether left < right. Both must be real constants or infinite."""
+    """Tell whether left < right. Both must be real constants or infinite."""
     a, b = _end(left), _end(right)
     return bool(a < b)
 
@@ -103,7 +103,7 @@ def _same_constant(left: Node, right: Node) -> bool:
 
 
 def _same_at(left: Node, right: Node, point: Mapping[str, Fraction], base: str, digits: int) -> bool | None:
-    """Return whether both have the same value at a point; None if neither is real there."""
+    """Tell whether both have the same value at a point; None if neither is real there."""
     a, b = (Evaluation(digits, point, base).value(node) for node in (left, right))
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return a == b
@@ -135,7 +135,7 @@ def _is_real(value: Value, digits: int) -> bool:
 
 
 def _identical(left: Node, right: Node, names: list[str]) -> bool:
-    """Return whether two expressions agree at random points with both signs, some of them below 1."""
+    """Tell whether two expressions agree at random points with both signs, some of them below 1."""
     draw = random.Random(f"{left}{right}")
     for base in _bases(left, right):
         agreeing = 0
@@ -256,7 +256,7 @@ class Evaluation:
             power = 1 / power
         if not isinstance(power, Fraction):
             if base == 0 or abs(power) > MOST_BITS:
-                raise Unreadable("a power of 0, or one that is too large")
+                raise Unreadable("a power of 0, or a power that is too large")
             return _context(self._digits).power(self._number(base), power)
         if abs(power) > MOST_BITS:
             raise Unreadable("an exponent that is too large")

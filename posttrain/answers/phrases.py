@@ -79,7 +79,7 @@ _REMAINDER = re.compile(r"(-?\d+),? ?(?:with |and )?(?:a )?(?:remainder|rem\.?|r
 
 
 def phrase(words: str) -> Answer | None:
-    """Return a short text of only words, or a time of day; None for another text."""
+    """Return a short text of only words, or a time of day; None for any other text."""
     small = re.sub(r"\Athere (?:is|are) |\A(?:the )?set of |\A(?:the|an?) ", "", words.lower())
     small = re.sub(r"\bsolutions\Z", "solution", small)
     if small in _PHRASES or f"all {small}" in _PHRASES:
@@ -103,7 +103,7 @@ def phrase(words: str) -> Answer | None:
 
 
 def in_digits(words: str) -> str | None:
-    """Return a text that begins with a number in words, with digits instead: `12 apples`; None for another text."""
+    """Return a text whose first words are a number, with the number in digits: `12 apples`; None for any other text."""
     parts = words.lower().replace("-", " ").split()
     if len(parts) > 1 and (bottom := _PARTS.get(parts[-1])) and (top := _counted(parts[:-1])) is not None:
         return f"{top}/{bottom}"
@@ -131,7 +131,7 @@ def _counted(words: list[str]) -> int | None:
 
 
 def described(words: str, value: Callable[[str], Node]) -> str | Reals | None:
-    """Return the numbers that a text describes, as an inequality or as intervals; None if it describes none."""
+    """Return the numbers that a text describes, as an inequality or as intervals; None if it describes no numbers."""
     small = words.lower()
     if bounded := _BOUNDED.fullmatch(small):
         sign = _SIGNS.get(bounded["relation"])

@@ -1,4 +1,4 @@
-"""What the prompt says about its answer: a percentage, an order, a rounding, a unit, or its own expression repeated."""
+"""Use the prompt's hints about its answer: a percentage, an order, a rounding, a unit, or a repeated expression."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROUGHLY = re.compile(r"\A(?:approximately|about|roughly|around|≈|\\approx|~)\
 
 
 def as_asked(question: str, answer: str, gold: str) -> str:
-    """An answer without what the prompt makes superfluous: the sign of a percentage that it asks for, its `u + v =`."""
+    """Remove parts that the prompt makes redundant: the sign of a requested percentage, or a repeated `u + v =`."""
     if _ASKS_PERCENT.search(question) and not _PERCENT.search(gold) and (bare := _PERCENT.sub("", answer)) != answer:
         whole = _number(gold)
         found = _number(bare)
@@ -55,7 +55,7 @@ def _without_left_side(question: str, answer: str) -> str:
 
 
 def why_not_as_asked(question: str, answer: str, gold: str) -> str | None:
-    """Why an answer that equals the gold answer has not the form that the prompt asks for; None if it has."""
+    """Reason why an answer equal to the gold answer does not have the requested form; None if it has."""
     try:
         found, expected = read(answer), read(gold)
     except Unreadable:
@@ -67,9 +67,9 @@ def why_not_as_asked(question: str, answer: str, gold: str) -> str | None:
     if _ASKS_FACTORS.search(question):
         mine, aim = factors(found), factors(expected)
         if aim is not None and len(aim) > 0 and _has_power(expected) and mine != aim:
-            return "its factors are others than the prompt asks for"
+            return "its factors differ from the requested factors"
     if _ASKS_PERCENT.search(question) and re.match(r"\s*\\?\$\s?\d", answer) and not re.search(r"\$", gold):
-        return "it is an amount of money, and the prompt asks for a percentage"
+        return "it is an amount of money, but the prompt asks for a percentage"
     return None
 
 

@@ -54,7 +54,7 @@ def compound(found: Run) -> Answer | None:
     values = [token.value for token in plain[::2] if token.value is not None]
     parts = zip(sizes, values[1:], sizes[1:], strict=False)
     if any(value * size >= larger for larger, value, size in parts) or not values[0]:
-        raise Unreadable("a smaller unit that is more than one of the larger: 0 hours 90 minutes")
+        raise Unreadable("a part in the smaller unit that exceeds the larger unit: 0 hours 90 minutes")
     total = sum((value * size for value, size in zip(values, sizes, strict=True)), Fraction(0)) / sizes[0]
     return Quantity(Num(total), known_units[0])
 

@@ -65,7 +65,7 @@ def relation(found: Run, sets: Sets) -> Answer:
 
 
 def _is_identity(left: Node, right: Node) -> bool:
-    """Whether both sides are equal for all values of their variables: (x+1)^2 = x^2+2x+1."""
+    """True if both sides are equal for all values of their variables: (x+1)^2 = x^2+2x+1."""
     try:
         return variables(left) == variables(right) and same_number(left, right)
     except Unreadable:

@@ -104,7 +104,7 @@ def without_commas(found: Run) -> Run:
 
 
 def encloses(found: Run) -> bool:
-    """Return whether the last token closes the first token's bracket."""
+    """Tell whether the last token closes the first token's bracket."""
     level = 0
     for place, token in enumerate(found):
         if token.text in OPEN:
@@ -117,7 +117,7 @@ def encloses(found: Run) -> bool:
 
 
 def is_fenced(found: Run) -> bool:
-    """Return whether both ends are brackets."""
+    """Tell whether both ends are brackets."""
     return bool(found) and found[0].text in ("(", "[", "\\{") and found[-1].text in (")", "]", "\\}")
 
 

@@ -78,7 +78,7 @@ class Token:
     """number, word, command or sign."""
     text: str
     gap: bool
-    """Whether a space precedes it."""
+    """True if a space precedes it."""
     value: Fraction | None = None
 
 

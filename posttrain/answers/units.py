@@ -156,7 +156,7 @@ _RAISED = {"squared": 2, "cubed": 3}
 
 
 def ends_expression(found: Sequence[Token], place: int) -> bool:
-    """Return whether a unit that ends the answer begins here."""
+    """Tell whether a unit that ends the answer begins here."""
     try:
         unit_of(found[place:])
     except Unreadable:
@@ -288,13 +288,13 @@ def singular(noun: str) -> str:
 
 
 def is_money(unit: Unit) -> bool:
-    """Return whether a unit is a currency."""
+    """Tell whether a unit is a currency."""
     return unit.dimensions[:1] in {table()[name].dimensions for name in ("$", "€", "£", "¥", "₹", "yuan")}
 
 
 @cache
 def table() -> dict[str, Unit]:
-    """Return every unit by its names."""
+    """Return a mapping from names to units."""
     units: dict[str, Unit] = {}
     for row in _PREFIXED.strip().splitlines():
         symbol, names, dimension, size = row.split()

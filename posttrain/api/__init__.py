@@ -1,4 +1,4 @@
-"""The training loop, the sampler and the evaluation as Python functions for models and tokenizers of transformers."""
+"""The training loop, the sampler and the evaluation as Python functions for transformers models and tokenizers."""
 
 from importlib import import_module
 from typing import Any

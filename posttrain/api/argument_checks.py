@@ -38,9 +38,9 @@ def refuse_no_rows(given: Any, argument: str, what: str = "rows") -> None:
             what=f"this is one row, not a list of {what}", where=argument, fix=f"Write [{short_repr(given)}]"
         )
     if hasattr(given, "to_dicts"):
-        raise DataError(what="this is a table of polars", where=argument, fix=f"Give {argument}.to_dicts()")
+        raise DataError(what="this is a polars table", where=argument, fix=f"Give {argument}.to_dicts()")
     if hasattr(given, "to_dict") and hasattr(given, "columns"):
-        raise DataError(what="this is a table of pandas", where=argument, fix=f'Give {argument}.to_dict("records")')
+        raise DataError(what="this is a pandas table", where=argument, fix=f'Give {argument}.to_dict("records")')
     if not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
         shown = "None" if given is None else f"of the type {type(given).__name__}"
         raise DataError(what=f"this is {shown}, not a list of {what}", where=argument, fix=fix)
@@ -49,7 +49,7 @@ def refuse_no_rows(given: Any, argument: str, what: str = "rows") -> None:
 
 
 def rename_hint(row: Mapping[str, Any], kind: Kind) -> str:
-    """Return which columns of a row to rename if it has a known layout under other names; else ""."""
+    """Return a hint about the columns to rename if a row has a known layout under other names; else ""."""
     if any(all(row.get(name) is not None for name in layout) for layout in LAYOUTS[kind]):
         return ""
     for layout in LAYOUTS[kind]:
@@ -71,7 +71,7 @@ def _other_name(name: str, free: Sequence[str]) -> str | None:
 
 
 def model_folder(path: Any, argument: str) -> Path:
-    """Return the model folder that an argument gives; reject a path that is not a folder."""
+    """Return the argument as the path of a model folder; reject any other path."""
     if not isinstance(path, str | os.PathLike) or isinstance(path, bytes):
         shown = "None" if path is None else f"of the type {type(path).__name__}"
         fix = 'Give the folder of a model, e.g. "models/sft/main"'
@@ -83,17 +83,19 @@ def model_folder(path: Any, argument: str) -> Path:
     if folder.is_file():
         raise ModelError(what="this is a file, not the folder of a model", where=where, fix=fix)
     if ON_THE_HUB.fullmatch(str(path)) and not folder.parent.is_dir():
-        fix += f'. If it is a model of the Hub, give huggingface_hub.snapshot_download("{path}")'
+        fix += f'. For a Hub model, give huggingface_hub.snapshot_download("{path}")'
     raise ModelError(
-        what="there is no such folder" + ("" if folder.is_absolute() else f" in {Path.cwd()}"), where=where, fix=fix
+        what="the folder does not exist" + ("" if folder.is_absolute() else f" in {Path.cwd()}"), where=where, fix=fix
     )
 
 
 def check_config(config: Any, kind: type[Any], call: str, others: Mapping[str, tuple[Any, Any]]) -> None:
-    """Reject a config of another class, and other arguments next to it; `others`: name -> (given, default)."""
+    """Reject a config of the wrong class, and other arguments next to a config; `others`: name -> (given, default)."""
     if not isinstance(config, kind):
-        what = f"it is a {type(config).__name__}, and {call} takes a {kind.__name__}"
-        raise ParamsError(what=what, where="config", fix="Use the call that its class is for (docs/reference/api.md)")
+        what = f"it is a {type(config).__name__}, but {call} expects a {kind.__name__}"
+        raise ParamsError(
+            what=what, where="config", fix="Use the function for this config class (docs/reference/api.md)"
+        )
     if twice := [name for name, (given, default) in others.items() if given != default]:
-        what = f"config has all settings, so {', '.join(twice)} would be ignored"
+        what = f"config already contains all settings, so {', '.join(twice)} would be ignored"
         raise ParamsError(what=what, where="config", fix=f"Give config alone, or {', '.join(others)} without it")

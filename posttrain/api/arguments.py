@@ -20,7 +20,7 @@ ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def plain_arguments(value: Any, seen: set[int] | None = None) -> str:
-    """Return a text of plain values, of functions' code and of weights; for other objects, of their `repr`.
+    """Return arguments as text: plain values, the code of functions, and weights; other objects by their `repr`.
 
     For a function, its code, its captured values and the names that it uses from its file count. `seen`: functions and
     classes that are in the text already.
@@ -99,7 +99,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _is_installed(module: str, code: CodeType | None) -> bool:
-    """Return whether code belongs to Python, an installed package or posttrain. Checkpoints record these anyway."""
+    """Tell whether code belongs to Python, an installed package or posttrain. Checkpoints record these anyway."""
     if module == "__main__" and code is None:  # a script of the user's, whatever has started it
         return False
     file = code.co_filename if code is not None else getattr(sys.modules.get(module), "__file__", None) or ""

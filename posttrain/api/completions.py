@@ -1,4 +1,4 @@
-"""Sample a model on prompts, in memory, for scores that are made later."""
+"""Sample a model on prompts, in memory. The completions can be scored later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sample_completions(
     name: str = NAME,
     where: str = NAME,
 ) -> SampledCompletions:
-    """Sample each prompt several times and once greedily. `score_completions` scores the result, as often as needed.
+    """Sample each prompt several times and once greedily. `score_completions` can score the result any number of times.
 
     model, tokenizer: from transformers; or the policy from `load_frozen`, and None. prompts: as in `train_online`.
     reference: a model (or its folder) for measuring KL. sampler: opens the sampler; the default is the engine in the

@@ -1,4 +1,4 @@
-"""Measure a model on prompts with rewards, in memory; and score its completions again."""
+"""Evaluate a model on prompts with rewards, in memory, or score its completions again."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def score_completions(
     name: str = SCORE,
     where: str = SCORE,
 ) -> Evaluation:
-    """Score the result of `sample_completions`, or `completions` of an `Evaluation`. Nothing is sampled.
+    """Score the result of `sample_completions`, or the `completions` of an `Evaluation`. Nothing is sampled.
 
     reward: as in `train_online`. max_failed: the largest share of completions that a reward may fail to score. config:
     all settings as one typed object, instead of these arguments. text: the policy's tokenizer and template, for rewards

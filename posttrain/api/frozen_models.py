@@ -1,4 +1,4 @@
-"""The models of a call that trains nothing: the policy and the reference."""
+"""The models of a call without training: the policy and the reference."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ def frozen(model: Any, tokenizer: Any, config: FrozenSampling) -> Iterator[Sampl
     """Yield the policy from `load_frozen`, or the caller's own model, which is restored afterwards."""
     if isinstance(model, SampledModel):
         if tokenizer is not None:
-            what, fix = "the policy of load_frozen has its own tokenizer", "Give None"
+            what, fix = "the policy from load_frozen already has a tokenizer", "Give None"
             raise ParamsError(what=what, where="tokenizer", fix=fix)
         yield model
         return
     if tokenizer is None:
-        raise ParamsError(what="a model of transformers needs its tokenizer", where="tokenizer", fix="Give it")
+        raise ParamsError(what="a transformers model needs its tokenizer", where="tokenizer", fix="Give it")
     if config.engine != "builtin":
-        what, fix = "it loads the model itself", "Load it with posttrain.load_frozen(folder, config), and give that"
+        what, fix = (
+            ("it loads the model itself"),
+            "Load it with posttrain.load_frozen(folder, config), and pass the result",
+        )
         raise ParamsError(what=what, where="config.engine", fix=fix)
     from posttrain.models.master_weights import computing
 

@@ -40,7 +40,7 @@ def evaluate_likelihood(
     config: EvaluateConfig | None = None,
     where: str = NAME,
 ) -> Evaluation:
-    """Measure a model without samples: which answer of a pair or option of a question is likelier, or bits per byte.
+    """Evaluate a model without samples: the likelier answer of a pair, the likelier option, or bits per byte.
 
     model, tokenizer: from transformers; or the policy from `load_frozen`, and None; or the folder of a language model
     (for pairs also of a reward model), and None. rows: as in `train_model`, or a table of this kind. kind: `pairs`
@@ -74,7 +74,7 @@ def _of_folder(folder: Path, config: EvaluateConfig) -> SampledModel:
 def _by_scorer(model: SampledModel, rows: pl.DataFrame, kind: LikelihoodKind, seed: int, where: str) -> Evaluation:
     """Return which answer of each pair a reward model scores higher."""
     if kind != "pairs":
-        what = f"{model.folder} is a reward model, which gives no likelihood of a table of {kind}"
+        what = f"{model.folder} is a reward model, which cannot compute the likelihood of {kind}"
         raise DataError(what=what, where=f"{where}.policy", fix="Give pairs, or a language model")
     answers = pair_answers(model.text, rows)
     scores = RewardModel(model.folder, model.runtime, model.text)(answers)

@@ -122,7 +122,7 @@ def _turns(prompt: Any, number: int) -> Messages:
     turns: Any = turns_of(prompt, "user")
     if isinstance(turns, Sequence) and all(isinstance(one, Mapping) and {"role", "content"} <= {*one} for one in turns):
         return turns
-    fix = 'Give a text or messages; of rows: [row["prompt"] for row in rows]'
+    fix = 'Give a text or messages. For rows, give [row["prompt"] for row in rows]'
     raise DataError(what=f"{short_repr(prompt)} is not a prompt", where=f"prompts[{number}]", fix=fix)
 
 

@@ -66,7 +66,7 @@ def models_from(folder: Path, config: TrainingParams, teachers: Sequence[Teacher
 
 @dataclass(frozen=True)
 class LoadedModels(ModelSet):
-    """Models from a folder, and the settings that they were loaded for."""
+    """Models loaded from a folder, and the settings they were loaded with."""
 
     adapter: Any = None
     needs: frozenset[str] = frozenset()
@@ -76,10 +76,12 @@ class LoadedModels(ModelSet):
         lacking = sorted((config.needs - self.needs) & MODEL_COLUMNS)
         if config.adapter == self.adapter and not lacking and world.count() == config.processes:
             return
-        what = f"these models were loaded with adapter {self.adapter.type}, and the settings have {config.adapter.type}"
+        what = f"these models were loaded with adapter {self.adapter.type}, but the settings have {config.adapter.type}"
         if lacking:
-            what = f"these models lack what the settings need: {', '.join(MODEL_NAMES[column] for column in lacking)}"
-        fix = "Load them by the same settings: posttrain.load_models(folder, config)"
+            what = (
+                f"the settings need models that are not loaded: {', '.join(MODEL_NAMES[column] for column in lacking)}"
+            )
+        fix = "Load them with the same settings: posttrain.load_models(folder, config)"
         raise ParamsError(what=what, where="model", fix=fix)
 
 
@@ -92,13 +94,13 @@ def _meet(config: TrainingParams) -> None:
             torch.cuda.set_device(local)
         world.connect(int(os.environ["RANK"]), size, "env://", device)
     if world.count() != config.processes:
-        what = f"processes = {config.processes}, and {max(size, world.count())} share this script"
+        what = f"processes = {config.processes}, but {max(size, world.count())} processes run this script"
         fix = f"Start it with torchrun --nproc-per-node {config.processes}"
         raise ParamsError(what=what, where="config", fix=fix)
 
 
 def for_model(config: C, model: Any) -> C:
-    """Return the settings for the caller's own model: its device, and no option that applies only to loading."""
+    """Return the settings with the device of the caller's model. Reject options that only apply to loading."""
     if isinstance(model, LoadedModels):
         model.check(config)
     if isinstance(model, ModelSet):
@@ -106,7 +108,7 @@ def for_model(config: C, model: Any) -> C:
     if not isinstance(model, torch.nn.Module):
         what, fix = (
             f"it is a {type(model).__name__}",
-            "Give a model of transformers, or posttrain.load_models(folder, config)",
+            "Give a transformers model, or posttrain.load_models(folder, config)",
         )
         raise ParamsError(what=what, where="model", fix=fix)
     rollout: Any = getattr(config, "rollout", None)
@@ -118,8 +120,8 @@ def for_model(config: C, model: Any) -> C:
         "rollout.engine": rollout is not None and rollout.engine != "builtin",
     }
     if named := [name for name, used in loading.items() if used]:
-        what = "it decides how models are loaded, and this model is loaded already"
-        fix = "Load the models with posttrain.load_models(folder, config), and give those"
+        what = "it controls how models are loaded, but this model is already loaded"
+        fix = "Load the models with posttrain.load_models(folder, config), and pass the result"
         raise ParamsError(what=what, where=f"settings.{named[0]}", fix=fix)
     return config.model_copy(update={"device": device_of(own_model(model))})
 
@@ -128,15 +130,15 @@ def for_model(config: C, model: Any) -> C:
 def opened(
     model: Any, tokenizer: Any, config: TrainingParams, reference: Any | None
 ) -> Iterator[tuple[ModelSet, ChatText]]:
-    """Yield the models during a training run. Afterwards only the weights of the caller's model have changed.
+    """Yield the models during a training run. Afterwards, only the weights of the caller's model have changed.
 
     `model`: models from `load_models`, complete and with their text or None; or a transformers model. Its reference,
     critic and old policy are copies of it, made if the objective needs them.
     """
     if tokenizer is None and not isinstance(model, ModelSet):
-        raise ParamsError(what="a model of transformers needs its tokenizer", where="tokenizer", fix="Give it")
+        raise ParamsError(what="a transformers model needs its tokenizer", where="tokenizer", fix="Give it")
     if isinstance(model, ModelSet) and not isinstance(tokenizer, ChatText | None):
-        what, fix = "models of load_models have their own tokenizer", "Give None"
+        what, fix = "models from load_models already have a tokenizer", "Give None"
         raise ParamsError(what=what, where="tokenizer", fix=fix)
     device = (model.runtime if isinstance(model, ModelSet) else config.runtime()).device
     before = randomness.states(device)
@@ -180,11 +182,13 @@ def forget_scale(model: Any) -> None:
 
 
 def check_watched(watch: Any, heldout: Sequence[Any]) -> None:
-    """Reject held-out rows without a watch, a watch without rows, and a single row, which gives no interval."""
+    """Reject held-out rows without a watch, a watch without rows, and a single row (an interval needs two)."""
     if bool(len(heldout)) != (watch is not None):
         what = (
-            "no setting `watch` measures them" if len(heldout) else "watch measures held-out rows, and there are none"
+            "they are only used with the setting `watch`"
+            if len(heldout)
+            else "watch measures held-out rows, but none are given"
         )
         raise DataError(what=what, where="heldout", fix="Give both `heldout` and the setting `watch`, or neither")
     if len(heldout) == 1:
-        raise DataError(what="one row has no interval", where="heldout", fix="Give at least 2")
+        raise DataError(what="an interval needs at least 2 rows", where="heldout", fix="Give at least 2")

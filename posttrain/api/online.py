@@ -137,7 +137,7 @@ def _scorer(params: OnlineConfig, reward_model: str | Path | None) -> Path | Non
     """
     terms = {**({} if params.watch is None else params.watch.terms), **params.terms}
     if reward_model is None:
-        refuse_learned(terms, "Give reward_model: the folder of one")
+        refuse_learned(terms, "Give reward_model: the folder of a reward model")
         return None
     refuse_unread_model(terms)
     return model_folder(reward_model, "reward_model")
@@ -147,7 +147,11 @@ def _check_corpus(params: OnlineConfig, corpus: Sequence[str] | Sequence[Example
     """Reject pretraining text without `ptx`, and `ptx` without text."""
     if bool(getattr(params, "ptx", 0)) == bool(len(corpus)):
         return
-    what = "ptx learns pretraining text, and none is given" if not len(corpus) else "only ptx learns pretraining text"
+    what = (
+        ("ptx trains on pretraining text, but none is given")
+        if not len(corpus)
+        else "only ptx trains on pretraining text"
+    )
     raise ParamsError(what=what, where="corpus", fix="Give both `corpus` and the setting `ptx`, or neither")
 
 
@@ -184,7 +188,7 @@ def _params(
     """Return the settings of the run, read like a run in params.yaml."""
     given = dict(settings or {})
     if twice := [key for key in ARGUMENTS if key in given]:
-        what = "it is an argument of the call"
+        what = "it is an argument of the function, not a setting"
         raise ParamsError(what=what, where=f"settings.{twice[0]}", fix=f"Give `{ARGUMENTS[twice[0]]}`")
     if reward is None:
         raise ParamsError(what="there is no reward", where="reward", fix="Give a function of rollouts, or a config")

@@ -32,7 +32,7 @@ def places(
     name: str, params: TrainingParams, models: ModelSet, output: str | Path | None, given: Sequence[Any],
     checkpoints: CheckpointStore | None, recorder: Recorder | None,
 ) -> tuple[CheckpointStore, Recorder]:  # fmt: skip
-    """Return where a run saves its checkpoints and its metrics.
+    """Return the checkpoint store and the metric recorder of a run.
 
     `given`: arguments that, with the settings and weights, identify the checkpoints of the call's output.
     """
@@ -50,12 +50,12 @@ def places(
     settings = {**checkpoint_settings(params), "arguments": arguments, "weights": weights}
     store = FolderCheckpoints(folder / "checkpoints", plain_key(name, settings, {}), library_maker(), name)
     if (folder / MODEL).exists() and not store.begun and world.is_rank_zero():
-        print(f"{name}: {folder} has the model of another call, which this one replaces", file=sys.stderr)
+        print(f"{name}: {folder} contains the model of another call, which this call replaces", file=sys.stderr)
     return store, CsvRecorder(folder / "metrics.csv")
 
 
 def known_by(model: Any) -> Any:
-    """Return what identifies a model among the arguments: the file digests of a folder, or else the model itself."""
+    """Return the value that identifies a model as an argument: a folder's file digests, or the model itself."""
     if not isinstance(model, str | Path):
         return model
     folder = Path(model)

@@ -22,7 +22,7 @@ def check_rows(text: ChatText, lengths: Sequence[int], argument: str) -> None:
     longest = max(lengths, default=0)
     if text.context is not None and longest > text.context:
         place = lengths.index(longest)
-        what = f"{longest} tokens are longer than the model's context of {text.context}"
+        what = f"it has {longest} tokens, more than the model's context of {text.context}"
         raise DataError(what=what, where=f"{argument}[{place}]", fix="Shorten it or leave it out")
 
 
@@ -32,13 +32,13 @@ def own_model(model: Any) -> Any:
         return model
     active = model.active_peft_config
     if active.is_prompt_learning:
-        what = f"peft's {active.peft_type.value} adds virtual tokens, which posttrain neither trains nor samples with"
-        raise ModelError(what=what, where="model", fix="Use an adapter of layers, e.g. peft.LoraConfig")
+        what = f"peft's {active.peft_type.value} adds virtual tokens, which posttrain cannot train or sample with"
+        raise ModelError(what=what, where="model", fix="Use an adapter on layers, e.g. peft.LoraConfig")
     return model.get_base_model()
 
 
 def turns_of(turns: str | Messages, role: str) -> Messages:
-    """Return a string as one turn of this role."""
+    """Return a string as one turn with this role."""
     return [{"role": role, "content": turns}] if isinstance(turns, str) else turns
 
 
@@ -50,7 +50,7 @@ def text_of(model: Any, tokenizer: Any, today: str = DATE, variables: Mapping[st
 
 
 def device_of(model: Any) -> DeviceParams:
-    """Return the settings of the model's device. They change no setting of torch."""
+    """Return the settings for the model's device, without changing torch's settings."""
     return DeviceParams(device=model.device.type, deterministic=False, threads=min(torch.get_num_threads(), 256))
 
 
@@ -81,7 +81,10 @@ def our_attention(model: Any) -> Iterator[None]:
 
 
 def frozen_of(model: Any, reference: Any | None, *, moves: bool) -> Any:
-    """Return the reference of a run: the given one, or a copy of the model. If it moves, a given one is copied too."""
+    """Return the reference of a run: the given model, or a copy of the policy.
+
+    A given model that would change is copied.
+    """
     if reference is None:
         return copy.deepcopy(model)
     return copy.deepcopy(reference) if moves else reference

@@ -32,7 +32,7 @@ from posttrain.train.tokenize_tables import conversation, exchanges
 
 
 class Amounts(Params):
-    """Numbers among the arguments."""
+    """Numeric arguments of `train_model`."""
 
     epochs: float = Field(1.0, gt=0, description="passes through the rows")
     batch_size: int = Field(16, ge=1, description="rows per step")
@@ -51,21 +51,24 @@ def config_of(
     if algorithm == "reward":
         knobs = check(RewardConfig, own, where="reward", file="settings")
         if knobs.compare == "ranks":
-            what, fix = "a call compares the answers of a row", "Give pairs, or use a pipeline (docs/algorithms.md)"
+            what, fix = (
+                ("ranks compares several rows, but a call only compares the answers of one row"),
+                ("Give pairs, or use a pipeline (docs/algorithms.md)"),
+            )
             raise ParamsError(what=what, where="settings.compare", fix=fix)
         return check(RewardTraining, {**values, **most, "objective": knobs}, where="train_model", file="arguments")
     if algorithm == "sft":
         likelihood = check(LikelihoodConfig, own, where="sft", file="settings")
         return check(SftConfig, {**values, **most, "objective": likelihood}, where="train_model", file="arguments")
     if algorithm not in PREFERENCE_ROWS and _learns_from_samples(algorithm):
-        what = f"'{algorithm}' learns from its own samples, and train_model from rows in memory"
+        what = f"'{algorithm}' trains on the policy's samples, but train_model trains on given rows"
         fix = "Use posttrain.train_online, or posttrain.losses.policy_loss in your own loop"
         raise ParamsError(what=what, where="algorithm", fix=fix)
     return PreferenceTraining.preset(algorithm, **{**values, **most, **own})
 
 
 def _learns_from_samples(algorithm: str) -> bool:
-    """Return whether the algorithm belongs to `train_online`."""
+    """Tell whether the algorithm belongs to `train_online`."""
     return any(
         algorithm in row_modules(f"posttrain.{room}", "ROWS") for room in ("algorithms.policy", "online.sampled")
     )
@@ -79,7 +82,7 @@ def examples_of(
     for number, row in enumerate(rows):
         try:
             if isinstance(row, Example):
-                raise RowError("it is an example, and other rows are not")
+                raise RowError("it is an example, but other rows are not")
             if not isinstance(row, Mapping):
                 raise RowError(f"it is {type_name(row)}, not a row")
             examples.append(_example(text, row, objective))
@@ -97,9 +100,9 @@ def examples_of(
         answered = [row for example in examples for row in example.rows]
         longest = max(len(row.prompt) for row in answered) + max(len(row.rest) for row in answered)
         if longest > text.context:
-            what = "prompts are also answered with other rows' answers, which makes rows of up to "
+            what = "prompts are paired with answers of other rows too, which makes rows of up to "
             what += f"{longest} tokens, more than the model's context of {text.context}"
-            raise DataError(what=what, where=argument, fix="Shorten or leave out the longest")
+            raise DataError(what=what, where=argument, fix="Shorten or remove the longest rows")
     return examples
 
 
@@ -116,17 +119,20 @@ def _example(text: ChatText, row: Mapping[str, Any], objective: MeasuredObjectiv
         return Example([_answer(text, read, "completion")], {"label": [1.0 if read["label"] else -1.0]})
     read = convert(row, "chat")
     if [role for role, _ in read["messages"]][-1:] != ["assistant"]:
-        raise RowError("it does not end with a turn of the assistant, which is what is trained")
+        raise RowError("it does not end with an assistant turn, and only assistant turns are trained")
     whole = conversation({**read, "id": "", "messages": _messages(read["messages"])}, "rows")
     return Example(text.conversations([whole], "all" if row.get("messages") is not None else "last"))
 
 
 def questions_of(rows: Sequence[Mapping[str, Any] | Example]) -> list[Conversation]:
-    """Return the questions of demonstrations: the turns before the last one."""
+    """Return the questions of demonstrations: all turns except the last."""
     talks = []
     for number, row in enumerate(rows):
         if isinstance(row, Example):
-            what, fix = "these rows have tokens and no turns", "Give rows of sft, so that the teacher reads their turns"
+            what, fix = (
+                ("these rows have tokens, but no turns"),
+                "Give sft rows, so that the teacher can read their turns",
+            )
             raise DataError(what=what, where="demonstrations", fix=fix)
         try:
             read = convert(row, "chat")
@@ -145,7 +151,7 @@ def _kind(objective: MeasuredObjective) -> Kind:
 
 
 def _is_paired(objective: MeasuredObjective) -> bool:
-    """Return whether a row has two answers."""
+    """Tell whether a row has two answers."""
     if isinstance(objective, RewardObjective):
         return objective.knobs.compare == "pairs"
     return isinstance(objective, PreferenceObjective) and objective.knobs.paired

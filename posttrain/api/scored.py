@@ -30,7 +30,7 @@ def sample_and_score(
     name: str = NAME,
     where: str = NAME,
 ) -> ScoredSamples:
-    """Sample each prompt several times and score the completions, to choose the best or to make pairs.
+    """Sample each prompt several times and score the completions, e.g. to keep the best or to make pairs.
 
     model, tokenizer: from transformers; or the policy from `load_frozen`, and None. prompts: as in `train_online`.
     reward_model: the folder of the model behind the reward `model`. sampler: opens the sampler; the default is the

@@ -15,7 +15,7 @@ def scorer_folder(config: ScoreConfig, reward_model: str | Path | None) -> Path 
     Reject a reward model that no reward uses, and a reward `model` without one.
     """
     if reward_model is None:
-        refuse_learned(config.terms, "Give reward_model: the folder of one")
+        refuse_learned(config.terms, "Give reward_model: the folder of a reward model")
         return None
     refuse_unread_model(config.terms)
     return model_folder(reward_model, "reward_model")

@@ -1,4 +1,4 @@
-"""Reward models in Python: make one from a language model, train it with `train_model`, and compute scores."""
+"""Reward models in Python: create a reward model from a language model, train it with `train_model`, compute scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from posttrain.train.tokenize_tables import exchanges
 
 ASKED: Final = ("prompt", "completion")
 MICRO_TOKENS: Final = 16_384
-"""The most tokens of one forward pass."""
+"""Maximum number of tokens of one forward pass."""
 
 
 def reward_model(model: Any) -> Any:
@@ -35,7 +35,7 @@ def reward_model(model: Any) -> Any:
     """
     model = own_model(model)
     if is_scorer(model):
-        raise ModelError(what="it is a reward model already", where="model", fix="Train it as it is")
+        raise ModelError(what="it is a reward model already", where="model", fix="Train it directly")
     with our_attention(model):  # which checks that its layers can be run packed
         scorer = scorer_of(copy.deepcopy(model), type(model).__name__)
     scorer.runs_in_rows = runs_in_rows(scorer)
@@ -60,8 +60,8 @@ def score(model: Any, tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> list
     """
     model = own_model(model)
     if not is_scorer(model):
-        fix = "Use posttrain.reward_model(model), or load one with posttrain.load_reward_model"
-        raise ModelError(what="it is a language model, which has no score", where="model", fix=fix)
+        fix = "Use posttrain.reward_model(model), or load a reward model with posttrain.load_reward_model"
+        raise ModelError(what="it is a language model, which does not compute scores", where="model", fix=fix)
     if getattr(model.config, WHOLE_TEXT, False):
         what = "it scores whole conversations, since another library trained it"
         raise ModelError(what=what, where="model", fix="Use it as the reward `model` of a pipeline (docs/rewards.md)")

@@ -39,7 +39,7 @@ def train_on_rollouts(
     on_step: Callable[[int, dict[str, float]], None] | None = None,
     name: str = NAME,
 ) -> Trained:
-    """Train the model in place on stored rollouts, with the log-probs that their sampler recorded.
+    """Train the model in place on stored rollouts, using the log-probs that their sampler recorded.
 
     rollouts: the folder `rollouts` of an output of `train_online`, or of a run of a pipeline. Other arguments: as in
     `train_online`.
@@ -72,7 +72,7 @@ def _read(rollouts: str | Path, text: ChatText, config: OfflineConfig) -> Logged
     check_format(written, FORMAT, str(folder / SUMMARY), DataError)
     if stored != "full" or ends is not None:
         fix = "Train again with rollouts: full and a higher rollouts_gb"
-        raise DataError(what="not all rollouts have their text", where=str(folder), fix=fix)
+        raise DataError(what="some rollouts were stored without text", where=str(folder), fix=fix)
     if table.height != rows:
         what = f"{table.height:,} of {rows:,} rollouts are there"
         raise DataError(what=what, where=str(folder), fix="Copy the folder again")

@@ -72,8 +72,8 @@ def distill(
     params = _config(config, algorithm, reward, settings, seed)
     check_config(params, StudentConfig, NAME, {} if config is None else {**given, "seed": (seed, 0)})
     if (share := getattr(params, "own", 1.0)) < 1 and not demonstrations:
-        what = f"own = {share} learns from given answers too, and there are none"
-        raise ParamsError(what=what, where="demonstrations", fix="Give rows of sft, or set own: 1")
+        what = f"own = {share} also trains on given answers, but there are none"
+        raise ParamsError(what=what, where="demonstrations", fix="Give sft rows, or set own: 1")
     named = _named(teacher, model, params)
 
     def teach(text: ChatText, models: ModelSet, asked: Sequence[Prompt]) -> Sequence[Teacher]:
@@ -114,7 +114,7 @@ def _named(teacher: Any, model: Any, config: StudentConfig) -> dict[str, Any]:
     """Return the teachers by name, as models or as paths of folders."""
     has_teachers = isinstance(model, ModelSet) and bool(model.teachers)
     if has_teachers and teacher is not None:
-        what, fix = "the models of load_models have teachers already", "Give None"
+        what, fix = "the models from load_models already have teachers", "Give None"
         raise ParamsError(what=what, where="teacher", fix=fix)
     if teacher is None:
         if not has_teachers and not config.servers:
@@ -123,7 +123,7 @@ def _named(teacher: Any, model: Any, config: StudentConfig) -> dict[str, Any]:
         return {}
     several = teacher if isinstance(teacher, Mapping) else {TEACHER: teacher}
     if not several:
-        raise ParamsError(what="there are no teachers in it", where="teacher", fix="Give at least one")
+        raise ParamsError(what="it contains no teachers", where="teacher", fix="Give at least one")
     found = {}
     for name, one in several.items():
         where = f"teacher.{name}" if isinstance(teacher, Mapping) else "teacher"

@@ -150,5 +150,7 @@ def _check_kind(config: SupervisedConfig, policy: Any) -> None:
     scores = config.scores
     if scores != is_scorer(policy):
         named = getattr(config, "algorithm", "reward" if scores else "sft")
-        what = f"{named} trains a {'reward' if scores else 'language'} model, not this one"
-        raise ParamsError(what=what, where="model", fix="posttrain.reward_model(model) makes a reward model of a copy")
+        what = f"{named} trains {'reward' if scores else 'language'} models, and this is not one"
+        raise ParamsError(
+            what=what, where="model", fix="posttrain.reward_model(model) returns a copy as a reward model"
+        )

@@ -294,7 +294,7 @@ def content_ids(frame: pl.DataFrame, columns: Iterable[str]) -> pl.Series:
 
 
 def with_ids(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
-    """Return the frame with its `id` column and the table's columns in order, optional ones last."""
+    """Return the frame with its `id` column and the table's columns in order, optional columns last."""
     needed = [name for name in COLUMNS[kind] if name != "id"]
     missing = [name for name in needed if name not in frame.columns]
     if missing:

@@ -10,8 +10,8 @@ from posttrain.errors import DataError, ModelError
 Repo = Literal["dataset", "model"]
 _LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token that may read it"
 _COPY = {
-    "dataset": "copy the data into the workspace and name it under data.files",
-    "model": "download the model elsewhere and name its folder under base.folders",
+    "dataset": "copy the data into the workspace and list it under data.files",
+    "model": "download the model elsewhere and list its folder under base.folders",
 }
 
 
@@ -22,7 +22,7 @@ def hub_error(error: BaseException, repo: Repo, name: str, revision: str, where:
 
 
 def unreachable(error: BaseException) -> bool:
-    """Return whether the Hub could not be reached or was not contacted."""
+    """Tell whether the Hub could not be reached or was not contacted."""
     return any(isinstance(raised, ConnectionError | TimeoutError) or _transport(raised) for raised in _chain(error))
 
 
@@ -54,9 +54,9 @@ def _explained(chain: list[BaseException], repo: Repo, name: str, revision: str)
             "Log in again with `hf auth login`, or set HF_TOKEN to a valid token",
         )
     if found(errors.RevisionNotFoundError):
-        return f"the {noun} '{name}' has no commit {revision}", f"Take the commit from {page(repo, name)}/commits/main"
+        return f"the {noun} '{name}' has no commit {revision}", f"Copy the commit from {page(repo, name)}/commits/main"
     if found(errors.DisabledRepoError):
-        return f"the Hub has disabled the {noun} '{name}'", f"Use another one; {page(repo, name)} may say why"
+        return f"the Hub has disabled the {noun} '{name}'", f"Use another; {page(repo, name)} may say why"
     if found(errors.RepositoryNotFoundError):
         return f"the {noun} '{name}' is not found, or is private", f"Check its name; if it is private, {_LOGIN}"
     if status in (403, 429) or (status or 0) >= 500:
@@ -79,7 +79,7 @@ def _offline() -> bool:
 
 
 def _transport(error: BaseException) -> bool:
-    """Return whether it is a connection failure. The Hub's libraries use httpx2, datasets also httpx."""
+    """Tell whether it is a connection failure. The Hub's libraries use httpx2, datasets also httpx."""
     return any(
         base.__name__ == "TransportError" and base.__module__.startswith("httpx") for base in type(error).__mro__
     )

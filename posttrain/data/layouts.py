@@ -43,7 +43,7 @@ def convert(row: Row, kind: Kind) -> dict[str, Any]:
 
 
 def convert_all(row: Row, kind: Kind) -> list[dict[str, Any]]:
-    """Return the same for a row that may become several rows: one for each labelled step."""
+    """Like `convert`, for a row that may become several rows: one for each labelled step."""
     for layout, turn in LAYOUTS[kind].items():
         if all(row.get(name) is not None for name in layout):
             turned = turn(row)
@@ -83,7 +83,7 @@ def _check_no_tools(row: Row, kind: Kind) -> None:
     if kind == "chat" or not isinstance(given, list) or not given or not all(map(tool_name, given)):
         return
     if kind != "prompts" or "tools" not in json.loads(_info(row)):
-        raise RowError(f"'tools' would be lost: {kind} have none; use rows of chat, or rename the column")
+        raise RowError(f"'tools' would be lost: {kind} have no tools; use chat rows, or rename the column")
 
 
 def layout_names(kind: Kind) -> str:
@@ -273,7 +273,7 @@ def _label(value: Any, column: str) -> bool:
     text = value.lower() if isinstance(value, str) else str(value).lower() if isinstance(value, int) else ""
     if text not in _LABELS:
         meaning = f"values: {{{column}: {{up: true, down: false}}}}"
-        fix = f"give true/false or 1/0, or say what each value means, e.g. {meaning}"
+        fix = f"give true/false or 1/0, or map each value to its meaning, e.g. {meaning}"
         raise RowError(f"'{column}' is {short_repr(value)}; {fix}")
     return _LABELS[text]
 

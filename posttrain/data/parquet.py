@@ -49,7 +49,7 @@ _SHARED: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Return whether a healthy file can raise this. A damaged one may request more memory than the machine has."""
+    """Tell whether an intact file can raise this error. A damaged file may request more memory than the machine has."""
     wanted, memory = ALLOCATION.search(str(error)), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return lacks_resources(error) and not (wanted and int(wanted[1]) > memory)
 
@@ -113,8 +113,8 @@ def _unpacked_size(stream: BinaryIO, chunk: Any, most: int) -> int:
         start = chunk.dictionary_page_offset
     for page in page_sizes(stream, start, chunk.total_compressed_size):
         if page > most:
-            what = f"column {chunk.path_in_schema} has a page of {page / 1e9:.2f} GB, as for a cell that is too large"
-            raise ValueError(f"{what}; a page may have {most / 1e9:.2f} GB. Write smaller cells or pages")
+            what = f"column {chunk.path_in_schema} has a page of {page / 1e9:.2f} GB; probably a cell is too large"
+            raise ValueError(f"{what}; the limit per page is {most / 1e9:.2f} GB. Write smaller cells or pages")
         size += page
     return size
 

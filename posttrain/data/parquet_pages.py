@@ -44,7 +44,7 @@ class _Header:
         self._data, self.place = data, 0
 
     def fields(self, depth: int = 0) -> dict[int, int]:
-        """Return the struct's numbers by field, and skip the rest."""
+        """Return the struct's numbers by field, and skip other fields."""
         if depth > _DEEPEST:
             raise ValueError("the header of a page is nested too deeply")
         found, field = dict[int, int](), 0

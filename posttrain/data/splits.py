@@ -28,7 +28,7 @@ def split_of(problem: str, *, heldout_share: float, test_share: float) -> Split:
 
 
 def split_names(wanted: Mapping[Split, str], names: list[str]) -> dict[str, Split]:
-    """Return our split for each split name of the source.
+    """Return posttrain's split for each split name of the source.
 
     `wanted` replaces common names; unknown names are left out.
     """
@@ -43,7 +43,7 @@ def training_prompts(prompts: pl.DataFrame, table: Path) -> pl.DataFrame:
     rows = prompts.filter(split="train")
     if rows.is_empty():
         what = f"it has no training prompts, only {', '.join(sorted(set(prompts['split'])))}"
-        raise DataError(what=what, where=str(table), fix="Name a file with the training prompts too (docs/data.md)")
+        raise DataError(what=what, where=str(table), fix="Add a file with training prompts (docs/data.md)")
     return rows
 
 

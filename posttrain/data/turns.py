@@ -76,15 +76,15 @@ def _check_tool_use(messages: Turns, fields: list[dict[str, Any]], tools: str | 
             name, given = call["function"]["name"], call.get("id")
             if known is not None and name not in known:
                 listed = ", ".join(sorted(map(str, known)))
-                raise RowError(f"turn {nth} calls {short_repr(name)}, which 'tools' does not have ({listed}); add it")
+                raise RowError(f"turn {nth} calls {short_repr(name)}, which is not in 'tools' ({listed}); add it")
             if given in seen:
-                raise RowError(f"turn {nth} has the call id {short_repr(given)}, which is there twice; rename one")
+                raise RowError(f"turn {nth} has the call id {short_repr(given)}, which occurs twice; rename one")
             if given is not None:
                 seen.add(given)
                 open_ids.add(given)
         answered = field.get("tool_call_id")
         if answered is not None and answered not in open_ids:
-            calls = f"(its calls: {', '.join(sorted(open_ids))})" if open_ids else "(it has no call with an open id)"
+            calls = f"(its calls: {', '.join(sorted(open_ids))})" if open_ids else "(it has no open calls)"
             raise RowError(
                 f"turn {nth} answers the call {short_repr(answered)}, which the assistant's turn before it "
                 f"did not make {calls}; fix tool_call_id"
@@ -129,7 +129,7 @@ def type_name(value: Any) -> str:
 
 
 def _has_more(turn: Row) -> bool:
-    """Return whether a turn has more than role and content."""
+    """Tell whether a turn has more than role and content."""
     return len(turn) > 2 or not turn.keys().isdisjoint(FIELDS)
 
 
@@ -177,7 +177,7 @@ def _from_value(turn: Any, where: str) -> Any:
     role = _SHAREGPT.get(turn["from"]) if isinstance(turn["from"], str) else None
     if role is None:
         known = ", ".join(_SHAREGPT)
-        raise RowError(f"{where} is from {short_repr(turn['from'])}, which is not one of {known}; rename it")
+        raise RowError(f"{where} is from {short_repr(turn['from'])}, expected {known}; rename it")
     rest = {name: value for name, value in turn.items() if name not in ("from", "value")}
     return {"role": role, "content": turn.get("value"), **rest}
 
@@ -199,7 +199,7 @@ def _fields(turn: Row, where: str) -> dict[str, Any]:
 
 
 def _weight(found: dict[str, Any], turn: Row, where: str) -> int:
-    """Return whether a turn is trained, as a number. Reject other weights."""
+    """Tell whether a turn is trained, as a number. Reject other weights."""
     value = found[WEIGHT]
     if isinstance(value, bool) or value not in (0, 1) or turn["role"] != "assistant":
         raise RowError(f"{where} has the weight {short_repr(value)}; give 0 or 1, to a turn of the assistant")
@@ -239,7 +239,7 @@ def _tools(row: Row) -> str | None:
 
 
 def variables(row: Row) -> str | None:
-    """Return the row's extra template variables as JSON. The row has an object or the JSON text of one."""
+    """Return the row's extra template variables as JSON. The row contains an object or its JSON text."""
     value = row.get(VARIABLES)
     given = _json(value) if isinstance(value, str) else _without_nulls(value)
     if value is None or given == {}:
@@ -277,4 +277,4 @@ def _check_texts(value: Any, where: str) -> None:
         for item in [*value, *value.values()] if isinstance(value, dict) else value:
             _check_texts(item, where)
     elif isinstance(value, float) and value - value != 0:
-        raise RowError(f"{where} contains the number {value}, which JSON does not have; remove it")
+        raise RowError(f"{where} contains the number {value}, which JSON does not allow; remove it")

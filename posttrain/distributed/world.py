@@ -1,4 +1,4 @@
-"""The processes of a run: the number of this one, and communication between them. Nothing is pickled.
+"""The processes of a run: this process's number, and communication between processes. Nothing is pickled.
 
 Every process runs the same code on the same data, so all make the same decisions. Only the first one writes files,
 judges completions and prints. The others receive from it what only it can know.
@@ -34,7 +34,7 @@ def count() -> int:
 
 
 def is_rank_zero() -> bool:
-    """Return whether this is the process that writes files."""
+    """Tell whether this process writes the files."""
     return rank() == 0
 
 
@@ -46,7 +46,7 @@ def connect(number: int, size: int, meeting: str, device: torch.device | str = "
 
 
 def shutdown() -> None:
-    """Leave the first process alone from now on. The others end here."""
+    """Continue with only the first process. The others end here."""
     if not _connected():
         return
     if not is_rank_zero():
@@ -78,7 +78,7 @@ def gathered_tensors(mine: torch.Tensor) -> list[torch.Tensor]:
 
 
 def from_first(make: Callable[[], T]) -> T:
-    """Return the first process's JSON-compatible result of `make`. The others do not call it."""
+    """Return the JSON-compatible result of `make` in the first process. The others do not call it."""
     if not _connected():
         return make()
     value: T = gathered(make() if is_rank_zero() else None)[0]

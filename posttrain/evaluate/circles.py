@@ -11,7 +11,7 @@ Circle = tuple[str, ...]
 
 
 def circles(wins: Mapping[Pair, float]) -> list[Circle]:
-    """Return the shortest circle through each win, each circle once. `wins`: the first one's win rate; 1/2 is a tie.
+    """Return the shortest circle through each win, each circle once. `wins`: the first policy's win rate; 1/2 is a tie.
 
     Every policy that is part of any circle is in one of these. A circle starts with the label that is first in the
     alphabet.
@@ -28,7 +28,7 @@ def circles(wins: Mapping[Pair, float]) -> list[Circle]:
 
 
 def is_clear(circle: Circle, clear: Collection[Pair]) -> bool:
-    """Return whether every win of a circle is clear. `clear`: (winner, loser)."""
+    """Tell whether every win of a circle is clear. `clear`: (winner, loser)."""
     return all((one, circle[(nth + 1) % len(circle)]) in clear for nth, one in enumerate(circle))
 
 

@@ -41,8 +41,8 @@ def hide_quotes(completions: Completions) -> Iterator[None]:
     except PosttrainError as error:
         if completions != "none":
             raise
-        what = "it failed; the message may quote a text, so it is left out (evaluate.settings.completions: none)"
-        raise type(error)(what=what, where=error.where, fix="Set completions: full to read it") from None
+        what = "it failed; its message is hidden, because it may quote a text (evaluate.settings.completions: none)"
+        raise type(error)(what=what, where=error.where, fix="Set completions: full to see the message") from None
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The settings that decide which completions an evaluation samples. Its scores have other settings."""
+"""The settings that determine an evaluation's completions. Its scores have separate settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CompletionsConfig(FrozenSampling):
     kl_samples: int | None = Field(
         None,
         ge=1,
-        description="samples per prompt for the KL; null: all, which takes about as long as sampling them",
+        description="samples per prompt for the KL; null: all (takes about as long as sampling)",
     )
     seed: int = Field(SEED, ge=0, description="seed of the samples; the default is a seed that no training uses")
     context: Annotated[list[ContextTurn], AfterValidator(check_turns)] = Field(

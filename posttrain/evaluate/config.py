@@ -1,4 +1,4 @@
-"""The settings of an evaluation on samples, without names. Calls use them, and stages add names."""
+"""The settings of an evaluation on samples. Calls use them directly, and stages add names."""
 
 from __future__ import annotations
 

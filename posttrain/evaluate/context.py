@@ -1,4 +1,4 @@
-"""Turns before each prompt of an evaluation, and how much text its results keep."""
+"""Turns before each prompt of an evaluation, and how much text its results store."""
 
 from __future__ import annotations
 
@@ -25,5 +25,7 @@ def check_turns(context: Sequence[ContextTurn]) -> Sequence[ContextTurn]:
     first = ["system"] * (len(context) - len(examples))
     if len(first) > 1 or [turn.role for turn in context] != first + ["user", "assistant"] * (len(examples) // 2):
         roles = ", ".join(turn.role for turn in context)
-        raise ValueError(f"no prompt can follow {roles}. Give a system turn or none, then user and assistant in turn")
+        raise ValueError(
+            f"a prompt cannot follow {roles}. Give an optional system turn, then alternating user and assistant turns"
+        )
     return context

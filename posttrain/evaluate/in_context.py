@@ -25,12 +25,12 @@ BY_CONTEXT = "context"
 def encode_in_context(
     text: ChatText, prompts: Sequence[Prompt], context: Sequence[ContextTurn], where: str
 ) -> list[Prompt]:
-    """Return the prompts with the context's tokens before theirs. Their messages are unchanged."""
+    """Return the prompts with the context's tokens before their own tokens. Their messages are unchanged."""
     system = [turn.content for turn in context if turn.role == "system"]
     examples = [{"role": turn.role, "content": turn.content} for turn in context if turn.role != "system"]
     asked = {turn["content"] for turn in examples if turn["role"] == "user"}
     if known := next((prompt for prompt in prompts if prompt.messages[-1]["content"] in asked), None):
-        what = f"an example is a prompt that is measured, {known.id}: {excerpt(known.messages[-1]['content'], 60)}"
+        what = f"an example is also an evaluation prompt, {known.id}: {excerpt(known.messages[-1]['content'], 60)}"
         raise DataError(what=what, where=where, fix="Take examples from the split train")
     whole = []
     for prompt in prompts:

@@ -75,23 +75,23 @@ FAILED_COUNT: Final = "_failed"
 
 
 def failures_note(figures: Mapping[str, float], name: str) -> str:
-    """Return how many completions lack a value of a metric, as a note after its mean; empty if none does."""
+    """Return a note with the number of completions that have no value of a metric; empty if all have one."""
     failed = figures.get(f"{name}{FAILED_COUNT}") or 0
     return f" ({failed:,.0f} failed)" if failed else ""
 
 
 def is_outcome(scores: Floats) -> bool:
-    """Return whether all scores are 0 or 1."""
+    """Tell whether all scores are 0 or 1."""
     return bool(np.isin(scores, (0.0, 1.0)).all())
 
 
 def sizes(samples: int) -> list[int]:
-    """Return the numbers of samples that metrics are reported for: 1, 2, 4, ... and all."""
+    """Return the numbers of samples k for which metrics are reported: 1, 2, 4, ... and all."""
     return sorted({2**power for power in range(samples.bit_length())} | {samples})
 
 
 def best_of_k(chosen_by: Floats, scores: Floats, k: int) -> float:
-    """Return the expected score of the best of k samples by another score, over all choices of k.
+    """Return the expected score of the sample that another score ranks best, over all choices of k samples.
 
     sum_i C(n - i, k - 1) / C(n, k) score_i, with i the rank from 1 by the other score. Samples with equal ranks share
     their mean score.
@@ -105,7 +105,7 @@ def best_of_k(chosen_by: Floats, scores: Floats, k: int) -> float:
 
 
 def pass_at_k(n: int, right: Floats, k: int) -> Floats:
-    """Return 1 - C(n - c, k) / C(n, k) per prompt: unbiased pass@k from n samples with c right ones (Chen 2021)."""
+    """Return 1 - C(n - c, k) / C(n, k) per prompt: unbiased pass@k from n samples, c of them right (Chen 2021)."""
     if k > n:
         raise ValueError(f"pass@{k} needs at least {k} samples, there are {n}")
     misses = np.ones_like(right)

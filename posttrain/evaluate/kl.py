@@ -19,7 +19,7 @@ from posttrain.text.packing import micro_batches, pack
 def kl_to_reference(
     model: Any, reference: Any, rows: Sequence[tuple[TokenRow, TokenRow]], temperature: float, runtime: Runtime
 ) -> dict[str, float]:
-    """Return KL(policy || reference) per completion from own samples: the mean over rows of summed k1 and k3.
+    """Return KL(policy || reference) per completion from the policy's samples: the mean over rows of summed k1 and k3.
 
     rows: for each sample, the row for the policy and the row for the reference. They differ only by `context`.
     """

@@ -58,7 +58,7 @@ def row_logps(model: Any, rows: Sequence[TokenRow], runtime: Runtime) -> list[li
 
 
 def measure_options(model: Any, text: ChatText, prompts: Sequence[Prompt], runtime: Runtime, seed: int) -> Measured:
-    """Return which option of each question is the likeliest."""
+    """Return the likeliest option of each question."""
     read = [_options(prompt) for prompt in prompts]
     asked = [(prompt, option) for prompt, (options, _) in zip(prompts, read, strict=True) for option in options]
     answers = _answers(text, asked)
@@ -90,7 +90,7 @@ def _chosen(values: np.ndarray[Any, Any], gold: int) -> float:
 def measure_pairs(
     rows: pl.DataFrame, scores: tuple[Sequence[Rollout], Sequence[float]], *, odds: bool, seed: int
 ) -> Measured:
-    """Return whether the chosen answer of each pair has the higher score. `scores`: chosen and rejected in turn.
+    """Tell for each pair whether the chosen answer has the higher score. `scores`: chosen, rejected, chosen, ...
 
     `odds`: whether the difference of two scores is the log-odds that the first answer is better, as with reward models.
     """
@@ -109,7 +109,7 @@ def measure_pairs(
 
 
 def pair_answers(text: ChatText, rows: pl.DataFrame) -> list[Rollout]:
-    """Return the chosen and the rejected answer of each pair, in turn."""
+    """Return the answers of all pairs: chosen, rejected, chosen, ..."""
     asked = []
     for row in rows.iter_rows(named=True):
         prompt = Prompt(row["id"], row["prompt"], (), problem=row["problem"], variables=row_variables(row))
@@ -139,7 +139,7 @@ def measure_texts(model: Any, text: ChatText, rows: pl.DataFrame, runtime: Runti
 
 
 def readable_questions(rows: Iterable[Mapping[str, Any]], where: str) -> list[Prompt]:
-    """Return the prompts with options that include a right one. Print a line that counts the others."""
+    """Return the prompts whose options include a right option. Print the number of other prompts."""
     prompts, faults = [], []
     for prompt in prompts_of(rows):
         try:
@@ -167,7 +167,7 @@ def _options(prompt: Prompt) -> tuple[list[str], int]:
     for known in (options, list(labels), [str(place) for place in range(len(options))]):
         if answer in known[: len(options)]:
             return options, known.index(answer)
-    raise ValueError(f"its answer {excerpt(answer, 40)} is not one of its options or the letter of one")
+    raise ValueError(f"its answer {excerpt(answer, 40)} is neither one of its options nor an option's letter")
 
 
 def _answers(text: ChatText, asked: Sequence[tuple[Prompt, str]]) -> list[Rollout]:
@@ -180,9 +180,9 @@ def _answers(text: ChatText, asked: Sequence[tuple[Prompt, str]]) -> list[Rollou
     if text.context is not None and (longest := max(map(len, rows), default=0)) > text.context:
         prompt, _ = asked[max(range(len(rows)), key=lambda place: len(rows[place]))]
         what = (
-            f"prompt {prompt.id} and an answer have {longest} tokens, more than the model's context of {text.context}"
+            f"prompt {prompt.id} and its answer have {longest} tokens, more than the model's context of {text.context}"
         )
-        raise DataError(what=what, where="evaluate.runs", fix="Leave long prompts out of the table")
+        raise DataError(what=what, where="evaluate.runs", fix="Remove long prompts from the table")
     return [
         Rollout(prompt, 0, row, (), answer, "stop", [{"role": "assistant", "content": answer}])
         for (prompt, answer), row in zip(asked, rows, strict=True)

@@ -20,7 +20,7 @@ from posttrain.settings.user_code import place_in_own_code
 from posttrain.tasks.task import load_task
 
 UNREAD = "no completion has an answer that can be read and compared"
-NOT_MEASURED = "the score is not measured, as no reward judges these prompts"
+NOT_MEASURED = "the score is not measured, because no reward judges these prompts"
 
 
 def evaluation_metrics(
@@ -124,7 +124,7 @@ def _best_of(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], samples:
 
 
 def status(reward: RewardSum, rollout: Rollout) -> str:
-    """Return ok if every counted reward could score it, else the status of a failed one or the first other status."""
+    """Return ok if every counted reward scored it; else the status of a failed reward, or the first other status."""
     if failed := reward.failure(rollout):
         return failed[1].status
     statuses = [rollout.scores[name].status for name in weights(reward.terms)]
@@ -158,7 +158,7 @@ def _figures(name: str, rollouts: Sequence[Rollout], scores: Sequence[float]) ->
 
 
 def rollouts_table(policy: str, rollouts: Sequence[Rollout], reward: RewardSum | None, *, greedy: bool) -> pl.DataFrame:
-    """Return scored rollouts as a table without ids. Without a reward, each has one score, its own."""
+    """Return scored rollouts as a table without ids. Without a reward, each rollout only has its own `value`."""
     scores = [
         [{"name": name, "value": score.known, "status": score.status} for name, score in rollout.scores.items()]
         for rollout in rollouts

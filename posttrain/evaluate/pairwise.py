@@ -29,7 +29,7 @@ _GRID: Final = np.arange(1, 1000) / 1000
 
 
 def resampled(prompts: int, seed: int) -> Floats:
-    """Return how often each prompt counts, [1 + R, P]: once in the first row; in the others, as drawn with replacement.
+    """Return prompt counts [1 + R, P]: 1 in the first row; in other rows, counts of a draw with replacement.
 
     Every estimate is computed for all rows at once. The first row gives the estimate, the others its spread.
     """
@@ -127,7 +127,7 @@ def length_controlled(wins_M: Floats, longer_M: Floats, prompt_M: NDArray[np.int
 
 
 def evidence(wins_P: Floats, means: Floats) -> Floats:
-    """Return the evidence against each mean of the wins: the capital of gamblers who started with 1.
+    """Return the evidence against each mean win rate: the capital of gamblers who started with 1.
 
     They bet shares of it (`BETS`) on each prompt, half of them on more and half on less than the mean. If the mean is
     right, the probability that the capital ever reaches 1 / alpha is at most alpha (Ville), however often one looks.
@@ -141,7 +141,7 @@ def evidence(wins_P: Floats, means: Floats) -> Floats:
 
 
 def is_clear(wins_P: Floats, alpha: float) -> bool:
-    """Return whether one policy is clearly better so far.
+    """Tell whether one policy is clearly better so far.
 
     For equal ones the chance that this is ever true is < alpha.
     """

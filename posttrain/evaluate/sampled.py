@@ -1,4 +1,4 @@
-"""Sample one policy on prompts, and measure what needs its weights. Scores come later and need none."""
+"""Sample one policy on prompts, and compute the metrics that need its weights. Scores come later, without weights."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ class PolicySampling:
         if policy.folder != Path() and reference == policy.folder and not config.context:
             return {"kl_k1": 0.0, "kl_k3": 0.0}
         if config.sampling.truncates:
-            what = "no KL to the reference: top_p or top_k leave out tokens, which the log-probs are over"
+            what = "no KL to the reference: top_p or top_k exclude tokens, but the log-probs cover all tokens"
             print(f"{self.name}: {what}", file=sys.stderr)
             return {}
         if isinstance(reference, Path):
             if policy.text.tokenizer.get_vocab() != load_tokenizer(reference).get_vocab():
-                what = f"{reference} has another tokenizer, so the KL to it is not measured"
+                what = f"{reference} has a different tokenizer, so the KL to it is not measured"
                 print(f"{self.name}: {what}", file=sys.stderr)
                 return {}
             reference = frozen_on(load_policy(reference), policy.runtime)
@@ -112,5 +112,5 @@ class PolicySampling:
 def refuse_truncation(config: CompletionsConfig, reference: Any) -> None:
     """Reject a reference whose KL cannot be measured, if the caller requires it."""
     if reference is not None and config.sampling.truncates:
-        what = "top_p and top_k leave out tokens, which the log-probs of the reference are over"
+        what = "top_p and top_k exclude tokens, but the reference's log-probs cover all tokens"
         raise ParamsError(what=what, where="reference", fix="Sample without them, or without a reference")

@@ -1,4 +1,4 @@
-"""`watch` of runs that learn from a table: evaluate the model on held-out rows during training."""
+"""`watch` of runs that train on a table: evaluate the model on held-out rows during training."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ SAMPLED: Final[Listing[tuple[Callable[..., tuple[dict[str, Any], dict[str, Any]]
 class TableWatch(WatchRule):
     """Evaluation during training on rows of the split `heldout` of the run's table."""
 
-    rows: int = Field(256, ge=2, description="most held-out rows, always the same ones, chosen by id")
+    rows: int = Field(256, ge=2, description="maximum number of held-out rows; always the same rows, chosen by id")
 
 
 class DemonstrationWatch(TableWatch):
-    """The same for demonstrations. If their prompts are sampled, the reward of the samples decides."""
+    """Evaluation on demonstrations. If their prompts are sampled, the reward of the samples decides."""
 
     reward: dict[str, Any] | None = Field(
         None,
-        description="reward of samples for the rows' prompts, with the demonstration as right answer; null: no "
-        "samples, the loss decides",
+        description="reward for samples of the rows' prompts, where the demonstration is the right answer; null: no "
+        "samples are drawn and the loss decides",
     )
     metrics: Any = Field(
         None,
         description="rewards of the samples that are measured but not counted: [NAME, ...] or {NAME: {its options}}",
     )
     samples: int = Field(1, ge=1, description="samples per prompt, if there is a reward")
-    max_tokens: int = Field(64, ge=1, description="most tokens of a sample, including its stop token")
+    max_tokens: int = Field(64, ge=1, description="maximum tokens of a sample, including its stop token")
 
     @model_validator(mode="after")
     def _comparable(self) -> DemonstrationWatch:
         if self.reward is None:
             if self.metrics is not None:
-                raise ValueError("metrics are measured of samples, which only a `reward` asks for. Set reward too")
+                raise ValueError("metrics need samples, which are only drawn if `reward` is set. Set reward too")
             return self
         ((terms, _),) = SAMPLED.values()
         self.__dict__["reward"], self.__dict__["metrics"] = terms(self.reward, self.metrics)
@@ -74,7 +74,7 @@ WATCH: Any = Field(None, description="evaluation during training (docs/watching.
 
 
 class MeasuredObjective(Objective, Protocol):
-    """An objective that can be evaluated on held-out items."""
+    """An objective that can measure held-out items."""
 
     def heldout(self, micro: Ragged) -> HeldoutItems:
         """Return the measured values of each item, from the columns that the objective needs."""
@@ -136,7 +136,7 @@ class HeldoutLoss:
             fell = float((items.logps_IK < self._start_IK).all(dim=1).double().mean())
             figures["heldout_both_fell"] = fell
             if fell > FELL and not self._said:
-                what = f"of {fell:.0%} of the held-out pairs both answers are less likely than at the start"
+                what = f"of {fell:.0%} of the held-out pairs both answers became less likely than at the start"
                 fix = "Lower optimizer.lr, raise the loss's beta, or add nll: the probability goes to other answers"
                 print(f"{self._where}: {what}. {fix}", file=sys.stderr)
                 self._said = True

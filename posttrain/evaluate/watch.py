@@ -20,16 +20,16 @@ from posttrain.settings.params import Params
 
 
 class WatchRule(Params):
-    """When a model is evaluated during training, and the consequences."""
+    """Settings: when a model is evaluated during training, and the consequences."""
 
     every: int = Field(
         10,
         ge=1,
-        description="optimizer steps between evaluations; the start and the end are always evaluated; without "
-        "`watch` nothing is",
+        description="optimizer steps between evaluations; the start and the end are always evaluated. Without "
+        "`watch`, nothing is evaluated",
     )
     keep: Literal["last", "best"] = Field(
-        "last", description="the weights that are saved: the last, or the best evaluation's"
+        "last", description="weights to save: the last weights, or the weights of the best evaluation"
     )
     patience: int | None = Field(
         None,
@@ -38,13 +38,13 @@ class WatchRule(Params):
     )
     over_optimisation: Literal["warn", "stop"] = Field(
         "warn",
-        description="what to do if twice in a row, since the best evaluation, the training quantity has clearly "
-        "risen and a deciding reward has clearly fallen",
+        description="what to do about over-optimisation: in two consecutive evaluations, compared with the best, the "
+        "training quantity has clearly risen and a deciding reward has clearly fallen",
     )
 
 
 class Quantity(NamedTuple):
-    """A quantity measured on each held-out row. In memory, larger is better."""
+    """A quantity measured on each held-out row. Stored values are signed so that larger is better."""
 
     metric: str
     """The metric's name after `heldout_`."""
@@ -57,13 +57,13 @@ Measure = Callable[[], Measured]
 METRIC: Final = "heldout_reward_"
 """The prefix of metrics of samples."""
 ENDS: Final = ("_low", "_high")
-REWARDS: Final = (Quantity("true", "true reward"), Quantity("proxy", "reward that is learned from"))
+REWARDS: Final = (Quantity("true", "true reward"), Quantity("proxy", "reward that is trained on"))
 LOSS: Final[tuple[Quantity, ...]] = (Quantity("loss", "loss", -1),)
 
 
 @dataclass(eq=False)
 class HeldoutWatch:
-    """Evaluates a model before some steps, keeps the best weights, and says when to stop: a `Watch` of a run."""
+    """Evaluates a model before some steps, keeps the best weights, and decides when to stop: a `Watch` of a run."""
 
     params: WatchRule
     measure: Measure
@@ -96,7 +96,7 @@ class HeldoutWatch:
         return {**metrics, **newest.figures}
 
     def finish(self) -> dict[str, float]:
-        """Restore the policy that is kept. Return its step and its measurements as metrics."""
+        """Restore the policy to save. Return its step and its measurements as metrics."""
         best, last = self.history.best, self.history.evaluations[-1]
         kept = best if self._best else last
         with torch.no_grad():
@@ -106,7 +106,7 @@ class HeldoutWatch:
         round_masters(self.policy.parameters())
         at = self.history.over_optimised_at
         decides = self.quantities[0].label
-        line = f"best held-out {decides} at step {best.step} of {last.step}; the model is that of step {kept.step}"
+        line = f"best held-out {decides} at step {best.step} of {last.step}; the saved model is from step {kept.step}"
         print(f"{self.where}: {line}" + ("" if at is None else f". Over-optimised at step {at}"), file=sys.stderr)
         metrics = {name: value for name, value in kept.figures.items() if name.startswith(METRIC)}
         figures = (pair for pair in {**self._metrics(kept), **metrics}.items() if not pair[0].endswith(ENDS))
@@ -118,7 +118,7 @@ class HeldoutWatch:
         return {**self.history.state_dict(), **{f"best.{name}": part for name, part in self._best.items()}}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         self.history.load_state_dict(tensors)
         self._best = {name: as_divided(tensors[f"best.{name}"], part) for name, part in self._best.items()}
 
@@ -142,7 +142,10 @@ class HeldoutWatch:
         since = f"since step {verdict.best.step} the {true.label} of held-out rows changed by {changed}"
         if self.history.over_optimised_at == step:  # said once
             what = f"OVER-OPTIMISATION at step {step}: {since}, while the {proxy.label} changed by "
-            fix = "Set watch.keep: best, or learn less, or from something better (docs/reports/over-optimisation.md)"
+            fix = (
+                "Set watch.keep: best, train for fewer steps, or use a better reward or better data "
+                "(docs/reports/over-optimisation.md)"
+            )
             print(f"{self.where}: {what}{verdict.proxy.shown(proxy.sign)}. {fix}", file=sys.stderr)
             self.ended = self.params.over_optimisation == "stop"
         patience = self.params.patience

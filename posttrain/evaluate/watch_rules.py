@@ -1,4 +1,4 @@
-"""Judge evaluations during training: the best one, whether the newest is worse, and over-optimisation.
+"""Judge evaluations during training: find the best, a worse newest evaluation, and over-optimisation.
 
 Two evaluations are compared prompt by prompt. The newest is compared with the best of n earlier ones. Chance favours
 the best, so the interval has level 1 - 0.05 / n (Bonferroni). A run has many evaluations, so two consecutive ones must
@@ -25,7 +25,7 @@ DRAWS = 10_000
 
 
 class Measured(NamedTuple):
-    """The results of the present weights on the held-out rows. Larger is better."""
+    """The results of the current weights on the held-out rows. Larger is better."""
 
     true_P: Floats
     """The quantity that decides, per row, e.g. the mean true reward of a prompt's samples; nan if unknown."""
@@ -63,7 +63,7 @@ class Change(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The newest evaluation compared with the best earlier one."""
+    """The newest evaluation compared with the best earlier evaluation."""
 
     best: Evaluation
     true: Change
@@ -84,7 +84,7 @@ class History:
         return max(self.evaluations, key=lambda evaluation: evaluation.true)
 
     def add(self, newest: Evaluation) -> Verdict | None:
-        """Append an evaluation. Return the verdict on it if there are earlier ones."""
+        """Append an evaluation. Return the verdict on it if there are earlier evaluations."""
         earlier, best = len(self.evaluations), self.best if self.evaluations else None
         self.evaluations.append(newest)
         if best is None:
@@ -112,7 +112,7 @@ class History:
         }
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         values = {key.removeprefix("figure."): of.tolist() for key, of in tensors.items() if key.startswith("figure.")}
         rows = zip(tensors["steps"].tolist(), tensors["true"].numpy(), tensors["proxy"].numpy(), strict=True)
         self.evaluations = [

@@ -30,7 +30,7 @@ def product_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> 
 
 
 def inside(ratio: Tensor, low: float | None, high: float) -> Tensor:
-    """Return whether low <= r <= high."""
+    """Tell whether low <= r <= high."""
     return (ratio <= high) & (ratio >= (low or 0.0))
 
 
@@ -44,7 +44,7 @@ def k1(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 
 def k2(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """(logp - ref_logp)^2 / 2: biased value, and its gradient is that of the true KL in expectation."""
+    """(logp - ref_logp)^2 / 2: biased, but its gradient is the true KL's gradient in expectation."""
     return (logp - ref_logp).square() / 2
 
 

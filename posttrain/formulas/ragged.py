@@ -186,7 +186,7 @@ def fixed_length(lengths_B: Tensor, kept_B: Tensor, max_length: int) -> Tensor:
 
 
 def kept_rows(lengths_B: Tensor, dropped_B: Tensor | None, like: Tensor) -> Tensor:
-    """Return 1.0 for rows that count and 0.0 for dropped or empty ones, in `like`'s dtype."""
+    """Return 1.0 for rows that count and 0.0 for dropped or empty rows, in `like`'s dtype."""
     counts_B = lengths_B > 0 if dropped_B is None else (lengths_B > 0) & ~dropped_B.bool()
     return counts_B.to(torch.promote_types(like.dtype, torch.float32))
 

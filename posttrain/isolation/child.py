@@ -49,7 +49,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs and belongs to this process. After a fork, the pipes belong to the parent."""
+        """True if it runs and belongs to this process. After a fork, the pipes belong to the parent."""
         return self._owner == os.getpid() and self._process.poll() is None
 
     def ask(self, request: Any, seconds: float | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Run the user's command so that it ends with this process in every case."""
+"""Run the user's command so that it always ends with this process."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class ChildError(Exception):
 
 
 def fault(python: str, packages: Sequence[str], shown: str, version: str) -> str | None:
-    """Return why a Python cannot be used, found without importing the package; None if it can.
+    """Return the reason why a Python cannot be used, found without importing the package; None if it can.
 
     `version`: the prefix of supported versions, or the oldest supported one with a +, e.g. `0.30+`.
     """
@@ -42,12 +42,12 @@ def fault(python: str, packages: Sequence[str], shown: str, version: str) -> str
             command, check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return f"{python} does not answer as a Python ({error!r:.200})"
+        return f"{python} does not work as a Python ({error!r:.200})"
     return version_fault(python, asked.stdout.strip(), shown, version)
 
 
 def probe(python: str, packages: Sequence[str]) -> list[str]:
-    """Return the command that prints the version of the first installed one of these packages."""
+    """Return a command that prints the version of the first of these packages that is installed."""
     code = (
         "from importlib.metadata import distributions; "
         f"print(*(one.version for name in {tuple(packages)} for one in distributions(name=name)))"
@@ -56,12 +56,12 @@ def probe(python: str, packages: Sequence[str]) -> list[str]:
 
 
 def version_fault(python: str, found: str, shown: str, version: str) -> str | None:
-    """Return why the version that `probe` found cannot be used; None if it can."""
+    """Return the reason why the version found by `probe` cannot be used; None if it can."""
     if not found:
         return f"{shown} is missing in the environment of {python}"
     oldest = version.removesuffix("+")
     if not (found.startswith(version) if oldest == version else _numbers(found) >= _numbers(oldest)):
-        return f"{python} has {shown} {found}, and posttrain speaks with {version}"
+        return f"{python} has {shown} {found}, but posttrain supports {version}"
     return None
 
 
@@ -71,7 +71,10 @@ def _numbers(version: str) -> list[int]:
 
 
 def answer_of(python: str, file: Path, request: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the result of a file's `answer` for a request in that Python. It ends when this process does."""
+    """Return the result of a file's `answer` for a request in that Python.
+
+    The Python process ends with this process.
+    """
     with tempfile.TemporaryDirectory(prefix="posttrain-") as place:
         asked, answered, printed = (Path(place, name) for name in ("request.json", "answer.json", "log"))
         asked.write_text(json.dumps(request), encoding="utf-8")

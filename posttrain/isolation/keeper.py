@@ -54,7 +54,7 @@ def _end_with_caller(group: int, folder: str) -> None:
 
 
 def kill_all(group: int) -> None:
-    """Kill the command's group; on Linux also what it started in other sessions, as torchrun does."""
+    """Kill the command's group; on Linux also processes that it started in other sessions, as torchrun does."""
     until = time.monotonic() + PATIENCE_S
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)

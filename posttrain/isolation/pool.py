@@ -30,7 +30,7 @@ class Pool:
             self._idle.put(None)  # a child that is not started yet
 
     def map(self, function: Callable[[J], R], jobs: Iterable[J]) -> list[R]:
-        """Return the results of a function that may call `ask`. As many jobs run at a time as there are children."""
+        """Return the results of a function that may call `ask`. At most one job per child runs at a time."""
         return list(self._threads.map(function, jobs))
 
     def ask(self, request: Any, seconds: float) -> dict[str, Any]:

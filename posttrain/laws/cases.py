@@ -115,7 +115,7 @@ def run(case: Case, cut: Cut | None = None, cut_again: Cut | None = None) -> Out
 
 
 def without_extra_terms(objective: PolicyObjective, **over: Options) -> PolicyObjective:
-    """Return the objective with only its surrogate and critic."""
+    """Return the objective reduced to its surrogate and critic."""
     knobs = objective.knobs
     if objective.surrogate.charge is not None:
         over["surrogate"] = knobs.surrogate.model_copy(update={objective.surrogate.charge: 0.0})

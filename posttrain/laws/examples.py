@@ -24,7 +24,7 @@ TOLD: Final = 1e-3
 
 @dataclass(frozen=True)
 class Example:
-    """The loss's result in one place, and the result that the law expects."""
+    """The loss's result at one place, and the law's expected result."""
 
     place: str
     inputs: Mapping[str, float]
@@ -51,7 +51,7 @@ def _is_unwritable(value: float | str) -> bool:
 
 
 class Miss(float):
-    """The size of a law's error, with an example that is made on request."""
+    """The size of a law's error, with an example that is created on request."""
 
     example: Callable[[], Example]
 
@@ -97,7 +97,7 @@ def by_token(outcome: Outcome, name: str, found: Tensor, expected: Tensor, error
 
 
 def worst_difference(by_column: Sequence[Miss], of_step: Sequence[Miss]) -> float:
-    """Return the largest error of gradients and of step numbers. The example is a token if one is wrong."""
+    """Return the largest error of gradients and of step numbers. The example is a token if any token is wrong."""
     worst, gradient = worst_of([*by_column, *of_step]), worst_of([0.0, *by_column])
     if isinstance(gradient, Miss) and gradient > TOLD * worst:
         return Miss(worst, gradient.example)

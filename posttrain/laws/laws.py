@@ -1,4 +1,4 @@
-"""The laws: an objective and the shape of a random step -> the error; None: the law does not apply."""
+"""The laws. Each maps an objective and the shape of a random step to an error; None: the law does not apply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Check = Callable[[Any, Shape], float | None]
 
 @dataclass(frozen=True)
 class Law:
-    """A property of objectives, how its error is measured, and the largest error that counts as rounding."""
+    """A property of objectives, the measure of its error, and the largest error that counts as rounding."""
 
     text: str
     check: Check
@@ -197,8 +197,8 @@ def _gains(twins: Case) -> float:
 
     def example(pair: int) -> Example:
         chosen, rejected = logp_B[2 * pair : 2 * pair + 2].tolist()
-        inputs = {"logp of the chosen answer": chosen, "logp of the rejected one": rejected}
-        quantity = "gradient by the chosen answer's log-probs minus that by the rejected one's"
+        inputs = {"logp of the chosen answer": chosen, "logp of the rejected answer": rejected}
+        quantity = "gradient by the chosen answer's log-probs minus the gradient by the rejected answer's"
         return Example(f"pair {pair}", inputs, quantity, float(apart_P[pair]), "below 0")
 
     return _all_below_0(apart_P, example)
@@ -218,7 +218,7 @@ def _all_below_0(parts: Tensor, example: Callable[[int], Example]) -> float:
 
 
 def single_precision(objective: Objective, shape: Shape) -> float | None:
-    """Return the error of single precision. It is None where rounding decides which tokens are marked."""
+    """Return the error of single precision. It is None if rounding decides which tokens are marked."""
     case = build(objective, shape)
     single = case.cast(torch.float32)
     if _marked(single) != _marked(case) and _has_ties(case):
@@ -233,7 +233,7 @@ def _marked(case: Case) -> dict[str, list[bool]]:
 
 
 def _has_ties(case: Case) -> bool:
-    """Return whether changes as small as single-precision rounding change which tokens are marked."""
+    """Tell whether changes as small as single-precision rounding change which tokens are marked."""
     draw = torch.Generator().manual_seed(0)
     for _ in range(16):
         tokens, rows = dict(case.step.tokens), dict(case.step.rows)
@@ -246,7 +246,9 @@ def _has_ties(case: Case) -> bool:
     return False
 
 
-CLIP_SIDE = "a token that moved against its advantage keeps its gradient, at least as long as one that moved with it"
+CLIP_SIDE = (
+    "a token that moved against its advantage keeps its gradient, at least as long as a token that moved with it"
+)
 IMPORTANCE = "a token's weight is the policy's probability over the sampler's, or less; not inverse or square"
 LAWS: dict[str, Law] = {
     "padding": Law("loss and gradient do not change with the side or amount of padding", padding, 1e-12),
@@ -256,11 +258,11 @@ LAWS: dict[str, Law] = {
     "tiles": Law("where the loss is computed tile by tile, tokens may be cut anywhere", tiles, 1e-11),
     "finite": Law("loss, gradient and state are finite at the extremes, in single precision", finite, 0.0),
     "nothing to learn": Law("equal rewards, or equal answers, give no gradient", nothing_to_learn, 1e-12),
-    "direction": Law("chosen and desirable answers gain, rejected and undesirable ones lose", direction, 0.0),
+    "direction": Law("chosen and desirable answers gain; rejected and undesirable answers lose", direction, 0.0),
     "on-policy": Law("ratio 1, clip fraction 0, gradient -weight * advantage", on_policy, 1e-12),
     "clip side": Law(CLIP_SIDE, clip_side, 0.0),
     "importance": Law(IMPORTANCE, importance, 0.0),
-    "pull": Law("a KL in the loss or the reward draws the policy to the reference", pull, 0.0),
+    "pull": Law("a KL in the loss or the reward pulls the policy towards the reference", pull, 0.0),
     "single precision": Law("single precision agrees with double", single_precision, 2e-4),
 }
 

@@ -58,7 +58,7 @@ def _pushed(moved: float, push_N: Tensor, token: int, zero: str) -> Example:
     sign, gradient = float(SIGNS[token]), -float(SIGNS[token] * push_N[token])
     inputs = {"logp - old_logp": sign * moved, "advantage": sign, "mask": 1.0}
     wanted = f"{zero}{'below' if sign > 0 else 'above'} 0"
-    return Example(f"row {token}, token 0", inputs, "gradient by logp that its advantage gives", gradient, wanted)
+    return Example(f"row {token}, token 0", inputs, "gradient by logp from its advantage", gradient, wanted)
 
 
 def _push(respond: Respond, moved: float) -> Tensor:
@@ -71,12 +71,12 @@ def _push(respond: Respond, moved: float) -> Tensor:
 
 
 def _lost(push: Tensor, of_sign: Tensor) -> bool:
-    """Return whether no token of one sign has a gradient."""
+    """Tell whether no token of one sign has a gradient."""
     return bool(of_sign.any()) and not bool(push[of_sign].any())
 
 
 def importance(respond: Respond) -> float:
-    """Return inf if the weight falls as policy / sampler rises or rises faster, or is only capped below 1.
+    """Return inf if the weight falls while policy / sampler rises, rises faster than it, or is only capped below 1.
 
     A token's weight is the policy's probability over the sampler's, or less. It is not the inverse or the square.
     """
@@ -119,11 +119,11 @@ class Exact(NamedTuple):
         return self.policy_V.log()[self.token_N]
 
     def other_logp(self) -> Tensor:
-        """Return the same under the other distribution."""
+        """Return the log-prob of each row's token under the other distribution."""
         return self.other_V.log()[self.token_N]
 
     def by_logits(self, gradient_N: Tensor) -> Tensor:
-        """Return the gradient with respect to the policy's logits, from the one for the rows' log-probs."""
+        """Return the gradient with respect to the policy's logits, from the gradient for the rows' log-probs."""
         onehot_NV = torch.nn.functional.one_hot(self.token_N, 4).to(gradient_N.dtype)
         return (gradient_N[:, None] * (onehot_NV - self.policy_V)).sum(0)
 
@@ -138,7 +138,7 @@ def exact(seed: int) -> Exact:
 
 
 def pull(space: Exact, gradient_N: Tensor) -> float:
-    """Return inf if the expected gradient is not the gradient of a divergence between the policy and the other one.
+    """Return inf if the expected gradient is not that of a divergence between the policy and the other distribution.
 
     Allowed are KL(policy, other), KL(other, policy) (k3's gradient) or total variation. A step against it lowers the
     KL.
@@ -169,7 +169,7 @@ def _by_logit(space: Exact, found_V: Tensor, expected_V: Tensor) -> Example:
 
 
 def pulls_back(space: Exact, gradient_N: Tensor) -> float:
-    """Return inf if a policy that has moved to the other distribution is not pulled back to the sampling one.
+    """Return inf if a policy that has moved to the other distribution is not pulled back to the sampling policy.
 
     It must be pulled back token by token, or on average over the samples, so that KL(sampler, policy) falls.
     """

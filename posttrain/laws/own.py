@@ -72,7 +72,7 @@ def check_module(module: str, *, as_json: bool = False, every: bool = False) -> 
     if not wrong:
         return json.dumps(document, indent=2) if as_json else "\n".join(lines)
     print("\n".join(lines))
-    fix = "docs/algorithms.md says what each law asks for"
+    fix = "docs/algorithms.md explains each law"
     names = ", ".join(one.name for one in wrong)
     what = f"laws fail for {len(wrong)} of {len(checked)} surrogates and losses: {names}"
     error = ParamsError(what=what, where=f"{module}.py", fix=fix)
@@ -103,7 +103,7 @@ class Checked(NamedTuple):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether a law fails, or it cannot be computed."""
+        """True if a law fails or cannot be computed."""
         return self.failed > 0 or self.error is not None
 
     def result(self) -> str:
@@ -144,12 +144,12 @@ def _verdict(path: str, name: str, law: Law, make: Callable[[], Subject]) -> Ver
 def _notes(subject: Subject) -> list[str]:
     """Return notes about properties that are not failures."""
     if isinstance(subject, PaddedLoss) and all(forgets_old_policy(subject, shape) for shape in SHAPES):
-        return ["it never reads old_logp, so it is right only where each batch of samples is used for one update"]
+        return ["it never reads old_logp, so it is only right if each batch of samples is used for one update"]
     return []
 
 
 def laws_of(subject: Subject) -> dict[str, Law]:
-    """Return the laws that a subject must satisfy."""
+    """Return the laws that apply to a surrogate or loss."""
     return PADDED_LAWS if isinstance(subject, PaddedLoss) else LAWS
 
 

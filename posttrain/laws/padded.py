@@ -46,7 +46,7 @@ def micro_batches(subject: PaddedLoss, shape: Shape) -> float:
 
 
 def processes(subject: PaddedLoss, shape: Shape) -> float:
-    """Return the error of 2 and 3 processes, each with as many micro-batches as one process had."""
+    """Return the error with 2 and 3 processes, each with the same number of micro-batches as a single process."""
     step, errors = build(shape), []
     for ranks in (2, 3):
         alone = replace(step, cut=(torch.arange(ROWS).chunk(2),))
@@ -199,8 +199,8 @@ PADDED_LAWS: dict[str, Law] = {
     "on-policy": _law("on-policy", on_policy, "the gradient of a token is its weight times its advantage", ON_POLICY),
     "clip side": Law(CLIP_SIDE, clip_side, 0.0),
     "importance": Law(IMPORTANCE, importance, 0.0),
-    "pull": Law("a KL in the loss draws the policy to the reference, teacher or sampler", pull, 0.0),
-    "critic": Law("a value is drawn to its return, also where its clip has been passed", critic, 0.0),
+    "pull": Law("a KL in the loss pulls the policy towards the reference, teacher or sampler", pull, 0.0),
+    "critic": Law("a value is pulled towards its return, even beyond its clip", critic, 0.0),
     "single precision": _law("single precision", single_precision),
 }
 

@@ -26,7 +26,7 @@ LEAVES = ("logp", "value", "advantage")
 
 @dataclass(frozen=True)
 class Step:
-    """The rows of a step, how they are cut into each process's micro-batches, and the padding on either side."""
+    """The rows of a step, their division into each process's micro-batches, and the padding on either side."""
 
     rows: Ragged
     cut: Sequence[Sequence[Tensor]] = ((torch.arange(ROWS),),)

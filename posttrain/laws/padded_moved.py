@@ -23,7 +23,7 @@ ANCHORS = ("ref_logp", "teacher_logp")
 
 
 def clip_side(subject: PaddedLoss, shape: Shape) -> float | None:
-    """Return the error on tokens that moved with their advantage and against it."""
+    """Return the error on tokens that moved with or against their advantage."""
     if shape.seed % moved.EVERY:
         return None
     if couples_tokens(subject, shape) and (changed := _change_by_opposites(subject, shape)):
@@ -33,7 +33,7 @@ def clip_side(subject: PaddedLoss, shape: Shape) -> float | None:
 
 
 def importance(subject: PaddedLoss, shape: Shape) -> float | None:
-    """Return the error of the weights: policy over old policy, and old policy over sampler."""
+    """Return the error of the weights policy / old policy and old policy / sampler."""
     if shape.seed % moved.EVERY:
         return None
 
@@ -50,7 +50,7 @@ def importance(subject: PaddedLoss, shape: Shape) -> float | None:
 
 
 def pull(subject: PaddedLoss, shape: Shape) -> float | None:
-    """Return the error on samples in exact proportion to a policy: its KL to another one must fall.
+    """Return the error on samples in exact proportion to a policy: its KL to another policy must fall.
 
     Advantages are 0.
     """
@@ -98,14 +98,14 @@ def _kept(subject: PaddedLoss, shape: Shape, name: str) -> float:
 
 
 def forgets_old_policy(subject: PaddedLoss, shape: Shape) -> bool:
-    """Return whether a loss with advantages never reads `old_logp`, so that it supports one update per batch only."""
+    """Tell whether a loss with advantages never reads `old_logp`, so that it supports only one update per batch."""
     step = build(shape)
     found = run(subject, step).gradients
     return "advantage" in found and "logp" in found and not reads(subject, step, "old_logp")
 
 
 def critic(subject: PaddedLoss, shape: Shape) -> float | None:
-    """Return inf if a value is not drawn to its return.
+    """Return inf if a value is not pulled towards its return.
 
     The values lie on either side of the return, both nearer to it and further from it than the old values.
     """
@@ -130,7 +130,7 @@ def _away_from_return(step: Step, towards_N: Tensor) -> Example:
 
 
 def couples_tokens(subject: PaddedLoss, shape: Shape) -> bool:
-    """Return whether the gradient of a token depends on its row's other ratios, as in GSPO."""
+    """Tell whether the gradient of a token depends on its row's other ratios, as in GSPO."""
     step = build(shape)
     logp, last = step.rows.tokens["logp"], torch.zeros_like(step.rows.tokens["logp"])
     last[-1] = moved.SMALL
@@ -195,7 +195,7 @@ def _quiet(step: Step) -> Step:
 
 
 def reads(subject: PaddedLoss, step: Step, name: str) -> bool:
-    """Return whether the loss, or its gradient, depends on a column."""
+    """Tell whether the loss, or its gradient, depends on a column."""
     first, other = (run(subject, step.with_columns(**{name: step.rows.tokens[name] - by})) for by in (0.0, 0.1))
     logp = step.rows.tokens["logp"]
     return bool(first.loss != other.loss) or not torch.equal(_by_logp(first, logp), _by_logp(other, logp))

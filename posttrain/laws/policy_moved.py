@@ -14,7 +14,7 @@ from posttrain.laws.cases import OFF, Case, Shape, build, run, without_extra_ter
 
 
 def clip_side(objective: Objective, shape: Shape) -> float | None:
-    """Return the error on tokens that moved with their advantage and against it."""
+    """Return the error on tokens that moved with or against their advantage."""
     if not isinstance(objective, PolicyObjective) or shape.seed % moved.EVERY:
         return None
     case = _one_group(_bare(objective), shape)
@@ -22,7 +22,7 @@ def clip_side(objective: Objective, shape: Shape) -> float | None:
 
 
 def importance(objective: Objective, shape: Shape) -> float | None:
-    """Return the error of the weights: the policy's probability over the sampler's."""
+    """Return the error of the weights (the policy's probability / the sampler's probability)."""
     if not isinstance(objective, PolicyObjective) or shape.seed % moved.EVERY:
         return None
     case = _one_group(_bare(objective), shape)

@@ -1,4 +1,4 @@
-"""Counts that a stage makes besides its time, e.g. the requests and cost of a judge."""
+"""Counts that a stage records in addition to its time, e.g. the requests and cost of a judge."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def seconds_of(name: str) -> Iterator[None]:
 
 
 def counts() -> dict[str, float]:
-    """Return the present counts, rounded for a file."""
+    """Return the current counts, rounded for a file."""
     return {name: round(value, 6) for name, value in COUNTS.items()}

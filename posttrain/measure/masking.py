@@ -1,4 +1,4 @@
-"""Hide the values of secret environment variables in what stages print, store and raise."""
+"""Hide the values of secret environment variables in the output, files and errors of stages."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def secret_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable is secret by its name or by a password in its URL."""
+    """Tell whether a variable is secret by its name or by a password in its URL."""
     return bool(SECRET.search(name) and name not in NOT_SECRET) or bool(_password(value))
 
 
@@ -78,7 +78,7 @@ class HeldBack:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """Return what can be shown now."""
+        """Return the text that can be shown now."""
         known, text = _secrets(), self._held + piece
         if known is None:
             return text
@@ -90,7 +90,7 @@ class HeldBack:
         return masked(text[:cut])
 
     def rest(self) -> str:
-        """Return what was held back."""
+        """Return the text that was held back."""
         rest, self._held = self._held, ""
         return masked(rest)
 

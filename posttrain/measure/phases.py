@@ -18,7 +18,7 @@ OTHER: Final = "other"
 
 
 class Watcher(Protocol):
-    """Notified when a phase begins and ends."""
+    """An observer that is notified when a phase begins and ends."""
 
     def entered(self, name: str) -> None: ...
 
@@ -72,7 +72,7 @@ class Clock:
         return dict(self._spent)
 
     def skip(self) -> None:
-        """Exclude the time since the last call, which was spent on measuring."""
+        """Exclude the time since the last call, because it was spent on measuring."""
         self._mark = self._now()
 
     def add(self, seconds: dict[str, float], starts: int) -> None:
@@ -106,7 +106,7 @@ class Phase(ContextDecorator):
 
 
 def _in_main_thread() -> bool:
-    """Return whether this is the main thread. The time of other threads is not measured."""
+    """Tell whether this is the main thread. The time of other threads is not measured."""
     return threading.current_thread() is threading.main_thread()
 
 

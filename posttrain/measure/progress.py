@@ -48,7 +48,7 @@ class Progress:
             self._write(now, metrics or {})
 
     def close(self, metrics: Mapping[str, float] | None = None) -> None:
-        """Show the last line, with the total time and whether it ended early."""
+        """Show the last line, with the total time and a note if the task ended early."""
         now = time.monotonic()
         self._show(now, metrics or {}, end="\n", closed=True)
         self._write(now, metrics or {})

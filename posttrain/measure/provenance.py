@@ -40,7 +40,7 @@ def hardware() -> dict[str, str]:
 
 
 def is_maker(value: Any) -> TypeGuard[Maker]:
-    """Return whether a JSON value is a maker."""
+    """Tell whether a JSON value is a maker."""
     return (
         isinstance(value, dict)
         and value.keys() - {"settings"} == {"files", "packages", "cpu"}
@@ -74,9 +74,7 @@ def code_differences(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Map
     for file in sorted(old["files"].keys() | new["files"].keys()):
         was, is_now = old["files"].get(file), new["files"].get(file)
         if was != is_now:
-            words.append(
-                f"{file} {'changed' if was and is_now else 'is used now' if is_now else 'is not used any more'}"
-            )
+            words.append(f"{file} {'changed' if was and is_now else 'is used now' if is_now else 'is no longer used'}")
     for kind in ("packages", "settings"):
         before, after = old.get(kind, {}), new.get(kind, {})
         for name in sorted(before.keys() | after.keys()):

@@ -1,4 +1,4 @@
-"""What made a stage's results (versions, device, seed, inputs): one output per stage, on which no stage depends.
+"""The origin of a stage's results (versions, device, seed, inputs): one file per stage; no stage depends on it.
 
 The record, and so dvc.lock, is the same in every clone on one machine. It has no times, paths or host names.
 """

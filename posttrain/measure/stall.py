@@ -1,4 +1,4 @@
-"""If a stage makes no progress for long, print a line and the stacks of all processes, to show what it waits for."""
+"""If a stage makes no progress for long, print a line and the stacks of all processes, to show where it waits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MEANS: Final = {
     "generate": "samples",
     "reward": "scores of rewards",
     "reference": "reference models or measurements",
-    "train": "an update, which other processes of the run may hold up",
+    "train": "an update; it may be waiting for other processes of the run",
     "write": "files to be written",
 }
 
@@ -47,7 +47,9 @@ def watch_stalls(stage: str) -> None:
     """Start a thread that reports once if no phase begins or ends and no work advances."""
     given = os.environ.get(SETTING) or str(MINUTES)
     if not re.fullmatch(r"\d+(\.\d+)?", given):
-        raise ParamsError(what=f"{SETTING} = {given:.40}", where="environment", fix="Give minutes, e.g. 10; 0: never")
+        raise ParamsError(
+            what=f"{SETTING} = {given:.40}", where="environment", fix="Give minutes, e.g. 10, or 0 for never"
+        )
     if (minutes := float(given)) > 0:
         threading.Thread(target=_watch, args=(stage, minutes * 60), daemon=True).start()
 
@@ -105,7 +107,7 @@ def _children() -> Iterator[str]:
 
 
 def _handles(pid: int) -> bool:
-    """Return whether a process handles the signal. Otherwise the signal would end it."""
+    """Tell whether a process handles the signal. Otherwise the signal would end it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:

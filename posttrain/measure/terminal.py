@@ -43,7 +43,7 @@ def visible(text: str) -> str:
 
 
 class Coded(str):
-    """A text with our own terminal codes. Foreign parts in it are escaped already."""
+    """A text with our own terminal codes. Foreign parts in it are already escaped."""
 
 
 def in_red(text: str, start: str) -> str:
@@ -77,17 +77,17 @@ class SafeStream:
             self.write(text)
 
     def finish(self) -> None:
-        """Write what was held back as a possible start of a secret."""
+        """Write the text that was held back because it might start a secret."""
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._show(escaped(self._secrets.rest()))
             self._stream.flush()
 
     def close(self) -> None:
-        """Do nothing, because others print here too."""
+        """Do nothing: other code also prints to this stream."""
         self.finish()
 
     def copy_to(self, write: Callable[[str], object]) -> None:
-        """Pass everything that is written from now on to `write`, made safe."""
+        """Pass all text that is written from now on to `write`, made safe."""
         self._copies.append(write)
 
     def renew(self, stream: TextIO) -> None:
@@ -137,7 +137,7 @@ def make_streams_safe() -> None:
 
 
 def finish_streams() -> None:
-    """Write what the streams hold, before a process exits without Python's own cleanup."""
+    """Flush the streams before a process exits without Python's cleanup."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, SafeStream):
             stream.finish()

@@ -1,4 +1,4 @@
-"""Aligned text tables for the terminal. Columns that do not fit are left out."""
+"""Aligned text tables for the terminal. Columns that do not fit are omitted."""
 
 from __future__ import annotations
 

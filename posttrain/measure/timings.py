@@ -63,7 +63,7 @@ def report_timings(stage: str) -> None:
 
 
 def of_this_run(stage: str) -> dict[str, Any]:
-    """Return the timings of the run whose record is in the workspace; empty if they are another run's.
+    """Return the timings of the run whose record is in the workspace; empty if they belong to another run.
 
     DVC and git restore outputs and records of other runs, but not timings.
     """
@@ -92,7 +92,7 @@ def restore_timings(state: object) -> None:
 
 
 def timings_state() -> dict[str, Any]:
-    """Return the present seconds and counts for a checkpoint."""
+    """Return the current seconds and counts for a checkpoint."""
     return {"seconds": CLOCK.seconds(), "starts": CLOCK.starts, "counts": counts()}
 
 
@@ -113,12 +113,12 @@ def device_peak_mb() -> float:
 
 
 def timings_table(folder: Path = FOLDER, stages: Collection[str] | None = None) -> str:
-    """Return the seconds of every stage (or of these) with the share of each phase, longest first."""
+    """Return the seconds of every stage, or of the given stages, with the share of each phase, longest first."""
     all_timings = [read_timings(file) for file in folder.rglob("*.json")]
     timings = [timing for timing in all_timings if stages is None or timing["stage"] in stages]
     timings.sort(key=lambda timing: -float(timing["total"]))
     if not timings:
-        fix = "Run a stage: each writes its timings when it ends"
+        fix = "Run a stage; each stage writes its timings when it ends"
         raise PipelineError(what="no timings found", where=str(folder), fix=fix)
     names = (*NAMES, OTHER)
     every: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Adapters: small trained matrices beside a frozen model's own, in PEFT's layers. This file works without peft.
+"""Adapters: small trained matrices next to a frozen model's matrices, in PEFT's layers. This file works without peft.
 
 y = x W^T + (alpha / rank) (x A^T) B^T     LoRA; B starts at 0, so training starts from the frozen model
 y = x (m / |W'| W')^T, W' = W + (alpha / rank) B A     DoRA; |.| of each row, m starts at |W|
@@ -46,7 +46,7 @@ class LoraOptions(Options):
     targets: str | list[str] = Field(
         ALL_LINEAR,
         min_length=1,
-        description="linear layers that get an adapter: all but the head and a mixture's routers and experts; or "
+        description="linear layers with an adapter: all, except the head and a mixture's routers and experts; or "
         "names such as q_proj",
     )
     dropout: float = Field(
@@ -79,7 +79,7 @@ EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w
 
 
 class Attach(NamedTuple):
-    """Turns models into models with adapters, in place."""
+    """Adds adapters to models, in place."""
 
     freeze: Callable[[Any], None]
     """Freeze a model, in 4 bits for qlora. Later copies share its tensors."""
@@ -114,7 +114,10 @@ def adapter_of(model: Any) -> TrainedAdapter | None:
 
 
 def share_tensors(model: Any) -> Any:
-    """Return another model with the same tensors. It takes no memory, and additions to one do not affect the other."""
+    """Return another model with the same tensors.
+
+    It needs no extra memory, and additions to one model do not affect the other.
+    """
     shared: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, shared)
 
@@ -125,7 +128,7 @@ def linear_of(layer: Any) -> Any:
 
 
 def is_plain(layer: Any) -> bool:
-    """Return whether the layer is a matrix, optionally with one adapter that `merged_weight` supports."""
+    """Tell whether the layer is a matrix, optionally with one adapter that `merged_weight` supports."""
     if type(linear_of(layer)) not in (nn.Linear, Nf4Linear) or not hasattr(layer, "lora_A"):
         return type(layer) in (nn.Linear, Nf4Linear)
     known = all(type(variant).__name__ == "DoraLinearVariant" for variant in layer.lora_variant.values())
@@ -134,7 +137,7 @@ def is_plain(layer: Any) -> bool:
 
 @torch.no_grad()
 def merged_weight(layer: Any) -> Tensor:
-    """Return the layer's effective weight: its own, or a new one with the adapter merged."""
+    """Return the layer's effective weight: its own weight, or a new tensor with the adapter merged."""
     linear = linear_of(layer)
     weight: Tensor = linear.dense_weight() if isinstance(linear, Nf4Linear) else linear.weight
     if not hasattr(layer, "lora_A") or layer.disable_adapters:
@@ -178,10 +181,10 @@ def linear_layers(model: Any, targets: str | list[str], base: Path) -> list[str]
     unknown = [target for target in named if not any(_is_target(name, [target]) for name in linear)]
     if unknown or not wanted:
         known = sorted({name.rpartition(".")[2] for name in linear})
-        named_so = f"no linear layer of {base} that takes an adapter is named {', '.join(unknown)}"
-        what = named_so if unknown else f"{base} has no linear layers that take an adapter"
-        none = "The head, routers and experts take none" if mixture else "The head takes none"
-        fix = f"Name some of: {', '.join(known)}. {none}" if known else "Train all of its weights: adapter: none"
+        named_so = f"{base} has no linear layer for an adapter with the name {', '.join(unknown)}"
+        what = named_so if unknown else f"{base} has no linear layers that can have an adapter"
+        none = "The head, routers and experts cannot have one" if mixture else "The head cannot have one"
+        fix = f"Use some of: {', '.join(known)}. {none}" if known else "Train all of its weights: adapter: none"
         raise ModelError(what=what, where="adapter.targets", fix=fix)
     return [f"{prefix}.{name}" for name in wanted]
 

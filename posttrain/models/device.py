@@ -1,4 +1,4 @@
-"""Choose what a run computes with, in one place: device, number format and attention.
+"""Choose a run's device, number format and attention, in one place.
 
 `check`, `plan` and the stages call the same functions. These depend on the device's capability, the model's family and
 its head size.
@@ -91,14 +91,14 @@ class Runtime:
         note(device=model, precision="bf16" if self.bf16 else "fp32", threads=params.threads, **facts)
 
     def bf16_for(self, model: Any) -> bool:
-        """Return whether a model computes in bf16. Raise if the run requires it and the family does not support it."""
+        """Tell whether a model computes in bf16. Raise if the run requires it and the family does not support it."""
         return in_bf16(self.precision, self.device, family_of(model))
 
     def suit(self, policy: Any) -> Any:
         """Choose the precision that the policy's family supports. Call it before any computation. Return the policy."""
         bf16 = self.bf16_for(policy)
         if self.bf16 and not bf16:
-            print(f"{family_of(policy)} computes in float32 alone: precision fp32", flush=True)
+            print(f"{family_of(policy)} only supports float32: precision fp32", flush=True)
             note(precision="fp32")
         self.bf16 = bf16
         return policy
@@ -111,7 +111,7 @@ def family_of(model: Any) -> str | None:
 
 
 def gpu_facts() -> dict[str, str]:
-    """Return what decides a GPU's rounding, and so a run's bits: its model, its driver and torch's CUDA."""
+    """Return the facts that determine a GPU's rounding, and so a run's bits: its model, its driver and torch's CUDA."""
     try:
         driver = re.findall(r"Module +([0-9.]+)", Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
     except OSError:
@@ -126,9 +126,9 @@ def capability(device: torch.device) -> tuple[int, int] | None:
 
 
 def in_bf16(precision: str, device: torch.device, family: str | None = None) -> bool:
-    """Return whether a model of the family computes in bf16 on the device."""
+    """Tell whether a model of the family computes in bf16 on the device."""
     if precision == "bf16" and family in FLOAT32_ONLY:
-        what = f"models of the family {family} compute in float32 alone"
+        what = f"{family} models only support float32"
         raise ModelError(what=what, where="device.precision", fix="Use precision: fp32, or a model of another family")
     if precision != "auto":
         return precision == "bf16"
@@ -136,14 +136,14 @@ def in_bf16(precision: str, device: torch.device, family: str | None = None) -> 
 
 
 def in_segments(query: torch.Tensor, value: torch.Tensor) -> bool:
-    """Return whether the variable-length kernel supports these heads: 16 bits, equal sizes, a GPU that has it."""
+    """Tell whether the variable-length kernel supports these heads: 16 bits, equal sizes, a GPU that has it."""
     size, half = query.shape[-1], value.dtype in (torch.bfloat16, torch.float16)
     sizes = size == value.shape[-1] <= LARGEST_HEAD and size % HEAD_STEP == 0
     return query.is_cuda and half and sizes and (capability(query.device) or (0, 0)) >= AMPERE
 
 
 def gpu_tile_bytes(device: torch.device) -> int:
-    """Return the bytes of a tile of the head's logits. They depend on the kind of GPU alone, as its rounding does."""
+    """Return the bytes of a tile of the head's logits. Like the rounding, they depend only on the kind of GPU."""
     return int(min(LARGEST_TILE, torch.cuda.get_device_properties(device).total_memory // TILE_SHARE))
 
 
@@ -151,7 +151,7 @@ def device_name(params: DeviceParams) -> str:
     """Return the chosen device. Raise if it does not exist."""
     name = params.device if params.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        what = "this machine has no such device"
+        what = "this machine does not have the device"
         raise ModelError(what=what, where=f"device.device = {name}", fix="Use auto or cpu")
     return name
 
@@ -177,7 +177,10 @@ def grow_segments() -> None:
 
 
 def use_deterministic_kernels() -> None:
-    """Use deterministic kernels from now on. torch warns if it has none, and `repeatable` rejects them."""
+    """Use deterministic kernels from now on.
+
+    torch warns about operations without one, and `repeatable` rejects them.
+    """
     os.environ.setdefault(*CUBLAS_WORKSPACE)
     torch.use_deterministic_algorithms(True, warn_only=True)
     # Empty tensors are filled before they are read; torch would fill them a second time.
@@ -186,7 +189,10 @@ def use_deterministic_kernels() -> None:
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Use attention's deterministic kernels in a backward pass. torch's flag omits them while it only warns."""
+    """Use attention's deterministic kernels in a backward pass.
+
+    torch's flag does not select them while it only warns.
+    """
     if not torch.is_deterministic_algorithms_warn_only_enabled():
         yield
         return
@@ -196,8 +202,8 @@ def repeatable() -> Iterator[None]:
     except RuntimeError as error:
         if "deterministic" not in str(error):
             raise
-        what = f"an operator of the backward pass gives other bits each time ({error!s:.200})"
-        fix = "Set device.deterministic: false: then a resumed run is another run"
+        what = f"an operation of the backward pass is not deterministic ({error!s:.200})"
+        fix = "Set device.deterministic: false; a resumed run may then differ from an uninterrupted run"
         raise ModelError(what=what, where="device.deterministic", fix=fix) from error
     finally:
         torch.use_deterministic_algorithms(mode=True, warn_only=True)
@@ -205,7 +211,7 @@ def repeatable() -> Iterator[None]:
 
 @contextmanager
 def unsorted() -> Iterator[None]:
-    """Write to distinct places with one kernel. torch's deterministic form would sort them first."""
+    """Write to distinct places with one kernel. torch's deterministic kernel would sort the places first."""
     if not torch.are_deterministic_algorithms_enabled():  # torch's switch would import its compiler
         yield
         return

@@ -45,8 +45,10 @@ def add(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
         with quiet():
             inject_adapter_in_model(config, model)
     except ValueError as error:  # peft's own refusal, e.g. of layers of a state space model
-        fix = "Name other layers in adapter.targets, or train all weights: adapter: none"
-        raise ModelError(what=f"{base} takes no adapter ({error})", where=type(model).__name__, fix=fix) from error
+        fix = "List other layers in adapter.targets, or train all weights: adapter: none"
+        raise ModelError(
+            what=f"{base} cannot have an adapter ({error})", where=type(model).__name__, fix=fix
+        ) from error
     fuse_adapters(model)
     if is_scorer(model):
         model.score.requires_grad_(requires_grad=True)

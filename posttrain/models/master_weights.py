@@ -1,4 +1,4 @@
-"""Weights in bf16 for computation, and float32 masters for trained ones.
+"""Weights in bf16 for computation, and float32 masters for trained weights.
 
     m = m - update,  w = round(m)      m: the master, which the optimizer updates;  w: the weight of every product
 
@@ -30,7 +30,7 @@ def master_of(weight: Tensor) -> Tensor:
 
 
 def keeps_float32(model: Any, name: str, dtype: torch.dtype) -> bool:
-    """Return whether transformers keeps a family's tensor in float32, whatever dtype the others have."""
+    """Tell whether transformers keeps a family's tensor in float32 regardless of the dtype of other tensors."""
     patterns = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
     if dtype == torch.float16:
         patterns |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
@@ -56,7 +56,7 @@ def compute_in_bf16(model: Any) -> None:
 
 
 def is_trained_in_bf16(model: Any) -> bool:
-    """Return whether weights of the model have masters."""
+    """Tell whether weights of the model have masters."""
     return any(hasattr(part, MASTER) for part in model.parameters())
 
 

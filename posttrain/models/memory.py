@@ -41,7 +41,7 @@ TOP_K_BYTES, TOP_P_BYTES = 20, 33
 
 
 def byte_count(parts: Iterable[Tensor]) -> int:
-    """Return the total size of tensors, counting shared ones once."""
+    """Return the total size of tensors, counting shared tensors once."""
     places = {_place(part): part for part in parts}
     return sum(part.nbytes for part in places.values())
 
@@ -128,7 +128,7 @@ def _adapter_bytes(model: Any, *, bf16: bool) -> int:
 
 
 def waiting_bytes(model: Any, activations: Activations, *, bf16: bool) -> int:
-    """Return the bytes of activations per token that wait for the backward pass."""
+    """Return the bytes of activations per token that are stored for the backward pass."""
     layers, width = int(model.config.get_text_config().num_hidden_layers), _widths(model).hidden
     inputs = INPUT_BYTES[bf16] * width
     kept = {

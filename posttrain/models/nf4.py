@@ -47,14 +47,16 @@ def level_pairs() -> Tensor:
 
 
 def part_blocks(device: torch.device) -> int:
-    """Return the number of blocks of a matrix that are made at a time."""
+    """Return the number of matrix blocks that are created at a time."""
     return PART_BLOCKS.get(device.type, GPU_PART_BLOCKS)
 
 
 def dequantise(
     codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.dtype = torch.float32, pairs: Tensor | None = None
 ) -> Tensor:
-    """Return the matrix of these codes. It is made in parts, because a part's indices take many times its memory.
+    """Return the matrix of these codes.
+
+    It is created in parts, because indices need many times the memory of the values.
 
     `pairs`: `level_pairs`, on the device.
     """
@@ -69,7 +71,7 @@ def dequantise(
 
 
 def dense_bytes(model: nn.Module, itemsize: int, device: torch.device) -> int:
-    """Return the bytes of the largest 4-bit matrix while it is whole, plus its last part during creation."""
+    """Return the bytes of the largest 4-bit matrix after dequantization, plus its last part during creation."""
     sizes = [layer.in_features * layer.out_features for layer in model.modules() if isinstance(layer, Nf4Linear)]
     most = max(sizes, default=0)
     return itemsize * most + PART_BYTES * min(most, part_blocks(device) * BLOCK)
@@ -122,7 +124,7 @@ def quantise_model(model: Any) -> None:
 
 @torch.no_grad()
 def round_model(model: Any) -> None:
-    """Round the same layers to the values that 4 bits keep, to get the model that an adapter was trained on."""
+    """Round the same layers to values that 4 bits can store, to get the model that an adapter was trained on."""
     for _, linear in _linear_layers(backbone(model)):
         linear.weight.copy_(dequantise(*quantise(linear.weight), linear.weight.shape))
 

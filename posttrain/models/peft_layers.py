@@ -1,4 +1,4 @@
-"""Models that a caller has wrapped with peft: make a whole model with the adapters merged, as `load_model` reads it."""
+"""Models that a caller has wrapped with peft: merge the adapters into a whole model that `load_model` can read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posttrain.models.adapters import adapter_of
 
 
 def has_peft_layers(model: Any) -> bool:
-    """Return whether the caller's model has peft layers. Models with posttrain's own adapter do not count."""
+    """Tell whether the caller's model has peft layers. Models with posttrain's own adapter do not count."""
     return adapter_of(model) is None and any(_is_wrapper(part) for part in model.modules())
 
 
@@ -48,7 +48,7 @@ def _on_host(part: torch.Tensor) -> torch.Tensor:
 
 
 def _is_wrapper(part: Any) -> bool:
-    """Return whether a module is peft's wrapper around one of the model's own."""
+    """Tell whether a module is peft's wrapper around one of the model's own."""
     return hasattr(part, "unload_and_optionally_merge_module") or hasattr(part, "get_base_layer")
 
 

@@ -34,7 +34,7 @@ class ScratchParams(Params):
     @model_validator(mode="after")
     def _enough_experts(self) -> ScratchParams:
         if 0 < self.experts < self.experts_per_token:
-            raise ValueError(f"experts = {self.experts} are fewer than experts_per_token. Change one of them")
+            raise ValueError(f"experts = {self.experts} must be >= experts_per_token. Change one of them")
         return self
 
 

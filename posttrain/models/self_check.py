@@ -1,4 +1,4 @@
-"""A check at load: whether a model gives its own values when run packed and decoded from our cache."""
+"""A check at load: a model must compute the same values when run packed and decoded from our cache."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAULTS = (ArithmeticError, AttributeError, LookupError, ModelError, RuntimeError
 
 @torch.inference_mode()
 def verify_forward(model: Any, where: str) -> None:
-    """Run the model packed if that gives its own values, else in padded rows, else reject it."""
+    """Run the model packed if that computes the same values, else in padded rows, else reject it."""
     first, second = ([token % model.config.get_text_config().vocab_size for token in row] for row in ROWS)
     rows = [first, [*second, NEXT % model.config.get_text_config().vocab_size]]
     head = None if type(model).__name__.endswith("ForSequenceClassification") else head_of(model)
@@ -45,7 +45,7 @@ def verify_forward(model: Any, where: str) -> None:
         what = f"{type(model).__name__} cannot be run ({type(error).__name__}: {error!s:.200})"
         raise ModelError(what=what, where=where, fix=TESTED_FAMILY) from error
     if not bool(expected.isfinite().all()):
-        what, fix = f"{type(model).__name__} gives values that are not finite", "Take the config of these weights"
+        what, fix = f"{type(model).__name__} computes values that are not finite", "Use the config of these weights"
         raise ModelError(what=what, where=where, fix=fix)
     fault = _fault(lambda: _packed_and_decoded(model, rows), head, expected)
     if fault is not None:
@@ -59,7 +59,7 @@ def verify_forward(model: Any, where: str) -> None:
         how = "its own cache" if model.has_own_cache else "no cache: slow"
         print(f"{where}: {type(model).__name__} {fault}: it runs in padded rows and samples with {how}")
     if head is not None and scaled is not None and not _close(head.logits(scaled[0]), scaled[1]):
-        what = f"the logits of {type(model).__name__} are more than its states times a matrix, capped and scaled"
+        what = f"{type(model).__name__} does not compute its logits as states times a matrix, capped and scaled"
         raise ModelError(what=what, where=where, fix=TESTED_FAMILY)
 
 
@@ -80,7 +80,7 @@ def _scaled_head(model: Any, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
 
 
 def _close(values: Tensor, expected: Tensor) -> bool:
-    """Return whether values are equal except for rounding."""
+    """Tell whether values are equal except for rounding."""
     size = float(expected.abs().max())
     return torch.allclose(values, expected, rtol=0, atol=TOLERANCE * size)
 
@@ -95,7 +95,7 @@ def _fault(run: Callable[[], Tensor], head: Head | None, expected: Tensor) -> st
     values = states if head is None else head.logits(states)
     gap, size = float((values - expected).abs().max()), float(expected.abs().max())
     if not _close(values, expected):
-        return f"gives other values when it is run packed (by {gap:.2g} of {size:.2g})"
+        return f"computes different values when packed (by {gap:.2g} of {size:.2g})"
     return None
 
 
@@ -123,7 +123,7 @@ def _packed_and_decoded(model: Any, rows: list[list[int]]) -> Tensor:
     packed = attention.packed
     states = hidden_states(model, packed.ids_N[None], packed.positions_N[None], attention)[0]
     if _slides(text) and not any(attention.windows):
-        raise LookupError("its layers do not pass their sliding window to the attention")
+        raise LookupError("its layers do not pass their sliding window to attention")
     cache, second = CachedAttention(1, device), torch.tensor([1], device=device)
     cache.admit(second[:0], attention, second)
     cache.step()
@@ -132,7 +132,7 @@ def _packed_and_decoded(model: Any, rows: list[list[int]]) -> Tensor:
 
 
 def _decodes_from_its_own_cache(model: Any, rows: list[list[int]], expected: Tensor) -> bool:
-    """Return whether its own cache gives the logits of whole rows, even if rows share a prompt and one leaves."""
+    """Tell whether its own cache gives the logits of whole rows, even if rows share a prompt and one leaves."""
     decoder, device = OwnCacheDecoder(model), device_of(model)
     first, second = rows
     try:
@@ -161,7 +161,7 @@ def device_of(model: Any) -> torch.device:
 
 
 def _slides(config: Any) -> bool:
-    """Return whether some layer has a sliding window, as far as the config of this class says."""
+    """Tell whether some layer has a sliding window, as far as the config of this class says."""
     known = {field.name for field in dataclasses.fields(config)}
     kinds = getattr(config, "layer_types", None) or ("sliding_attention",)
     has_window = "sliding_window" in known and config.sliding_window is not None

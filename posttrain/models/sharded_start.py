@@ -37,7 +37,7 @@ def parted(make: Callable[..., Any], runtime: Runtime, mesh: DeviceMesh) -> Any:
 
 
 def copy_flags(whole: Any | None, model: Any) -> None:
-    """Give the model what the first process found out about the whole one."""
+    """Give the model the facts that the first process found out about the whole model."""
     flags = world.from_first(lambda: {name: bool(getattr(whole, name, False)) for name in FLAGS})
     if flags["runs_in_rows"]:
         model.set_attn_implementation(world.from_first(lambda: whole.config._attn_implementation))  # type: ignore[union-attr]
@@ -58,7 +58,7 @@ def fill_from_first(model: Any, whole: Any | None, device: torch.device) -> None
     named = {name: str(part.dtype).removeprefix("torch.") for name, part in theirs.items()}
     expected: dict[str, str] = world.from_first(lambda: named)
     if unknown := own.keys() - expected.keys():
-        what = f"processes built different models: the first one has no {sorted(unknown)[:3]}"
+        what = f"processes built different models: the first process has no {sorted(unknown)[:3]}"
         raise ModelError(what=what, where=type(model).__name__, fix="Give all processes the same files and packages")
     made: dict[int, Tensor] = {}
     for name in sorted(own):

@@ -82,12 +82,12 @@ def _gather_backwards(modules: Sequence[Any]) -> None:
 
 
 def is_sharded(model: Any) -> bool:
-    """Return whether the model is sharded."""
+    """Tell whether the model is sharded."""
     return hasattr(model, SCOPE)
 
 
 def gathered(model: Any, function: Callable[[], T]) -> T:
-    """Return the function's result with the weights outside the layers gathered. The layers gather their own.
+    """Return the function's result with the weights outside the layers gathered. Layers gather their own weights.
 
     Results with a gradient must be tensors, or tuples, lists and dicts of tensors, because FSDP searches for them.
     """
@@ -124,7 +124,7 @@ def divide_again(model: Any) -> None:
 
 
 def is_whole(model: Any) -> bool:
-    """Return whether this process has all weights of the model now."""
+    """Tell whether this process has all weights of the model now."""
     return not is_sharded(model) or getattr(model, WHOLE, False)
 
 
@@ -142,7 +142,7 @@ def _sharded_modules(model: nn.Module) -> list[FSDPModule]:
 
 
 def is_divided(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Return whether each process holds only some of the tensor's rows."""
+    """Tell whether each process has only some of the tensor's rows."""
     return hasattr(tensor, "full_tensor")
 
 
@@ -158,7 +158,9 @@ def full(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def whole_on_first(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the whole tensor in this dtype in the first process, an empty one elsewhere. Every process must call this.
+    """Return the whole tensor in this dtype in the first process, and an empty tensor elsewhere.
+
+    Every process must call this.
 
     Only the first process needs memory for it: the others send their rows.
     """
@@ -189,12 +191,12 @@ def place_of(tensor: DTensor) -> tuple[int, int]:
 
 
 def writes(tensor: DTensor) -> bool:
-    """Return whether this process writes its rows. Among copies, the first does."""
+    """Tell whether this process writes its rows. Among copies, only the first process writes."""
     return tensor.device_mesh.ndim == 1 or tensor.device_mesh.get_local_rank(0) == 0
 
 
 def own_rows(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return the rows of a whole tensor that this process holds of `like`."""
+    """Return this process's rows of a whole tensor, divided like `like`."""
     if not is_divided(like):
         return tensor
     part, parts = place_of(like)
@@ -216,5 +218,5 @@ def as_divided(tensor: Tensor, like: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fill(target: Tensor, tensor: Tensor) -> None:
-    """Copy a whole tensor into one that may be sharded."""
+    """Copy a whole tensor into a tensor that may be sharded."""
     own_part(target).copy_(own_rows(tensor, target))

@@ -1,4 +1,4 @@
-"""Asynchronous rollouts: sample the next round with the weights from the start of the present one.
+"""Asynchronous rollouts: sample the next round with the weights from the start of the current round.
 
 If the sampler uses other devices, the next round is sampled while this one is trained. Otherwise it is sampled first,
 which gives the same samples but saves no time. Checkpoints store the samples, so a resumed run uses the same ones.
@@ -50,7 +50,7 @@ class RoundsAhead:
         return {**self._rounds.state_dict(), **prefixed(ahead={**number, **ahead})}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         self._rounds.load_state_dict(tensors)
         ahead, self._open = under(tensors, "ahead"), None
         self._sampled = (int(ahead["number"]), Round.from_tensors(ahead)) if ahead else None

@@ -1,4 +1,4 @@
-"""Make one round of groups: sample completions or read stored ones, score them, and turn each group into batch rows."""
+"""Make one round of groups: sample or read stored completions, score them, and turn each group into batch rows."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class Draw(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name that decides its random numbers."""
+        """The name that determines its random numbers."""
         return f"{self.round}:{self.attempt}"
 
 
 class GroupSampler(Protocol):
-    """Returns the completions of a round, from the policy or a finished run."""
+    """The source of a round's completions: the policy or a finished run."""
 
     scored: bool
-    """Whether the rollouts already have scores."""
+    """True if the rollouts already have scores."""
     background: bool
-    """Whether it may sample in a thread while the policy trains."""
+    """True if it may sample in a thread while the policy trains."""
 
     def sync(self, step: int) -> None:
         """Sample with the weights before this optimizer step."""
@@ -103,7 +103,7 @@ class PolicyGroups:
         self._sampler.sync(self._models.policy, f"{self._name} step {step}")
 
     def rest(self) -> None:
-        """Let the sampler give memory back until the next round."""
+        """Let the sampler free memory until the next round."""
         rest(self._sampler)
 
     def sample(self, draw: Draw) -> list[Rollout]:
@@ -210,10 +210,10 @@ class Collect:
 def _check_carried(rollouts: Sequence[Rollout], sampling: SamplingParams) -> None:
     """Reject samples without the data that log-probs depend on."""
     if isinstance(sampling, KeptSampling) and any(rollout.row.kept is None for rollout in rollouts):
-        what = "the samples do not say which tokens top_p and top_k left to sample from, which log-probs are over"
+        what = "the samples do not record which tokens top_p and top_k allowed, and log-probs need them"
         fix = "Use the built-in sampler, or top_p 1 and top_k null"
         raise DataError(what=what, where="rollout.sampling", fix=fix)
     if isinstance(sampling, RoutedSampling) and any(rollout.row.experts is None for rollout in rollouts):
-        what = "the samples do not say which experts they were computed with (rollouts/ does not store them)"
+        what = "the samples do not record which experts computed them (rollouts/ does not store experts)"
         fix = "Sample with engine vllm, or use true, which uses the policy's own experts"
         raise DataError(what=what, where="router.replay = sampler", fix=fix)

@@ -1,4 +1,4 @@
-"""The settings for training on own samples, with the objective, batch source and update rule that they define."""
+"""The settings for training on the policy's samples, and the objective, batch source and update rule they define."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from posttrain.train.run_config import Algorithms
 
 TRUE: Any = dict.fromkeys(("correct",), 1.0)
 """The default true reward of `watch`."""
-ONE_TOKEN = "a token that is drawn from one has the log-prob 0, so there is nothing to learn. Use 2 or more"
+ONE_TOKEN = "a token drawn from a single token has log-prob 0, so there is nothing to learn. Use 2 or more"
 OVERLONG = "overlong"
 """The reward that the setting `overlong` adds."""
 
@@ -66,7 +66,7 @@ class WatchParams(WatchRule):
     prompts: int = Field(64, ge=2, description="prompts from the start of the split heldout")
     samples: int = Field(1, ge=1, description="samples per prompt, drawn with rollout.sampling")
     reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(
-        TRUE, description="the true reward; the reward of the run is the proxy that it is compared with"
+        TRUE, description="the true reward, compared with the run's reward (the proxy)"
     )
     metrics: Metrics = Field(
         {}, description="rewards that are measured but not counted: [NAME, ...] or {NAME: {its options}}"
@@ -79,7 +79,7 @@ class WatchParams(WatchRule):
 
 
 class OnlineConfig(TrainingParams):
-    """The settings of every algorithm that trains on own samples."""
+    """The settings of every algorithm that trains on the policy's samples."""
 
     rate_kind = "online"
     example: ClassVar[str] = "grpo"
@@ -110,15 +110,17 @@ class OnlineConfig(TrainingParams):
 
     rollouts: Stored = Field(
         "full",
-        description="whose text and tokens rollouts/ stores: all samples, those of one prompt in 20, or none; "
-        "numbers are always stored. `replay`, offline runs and regrading need full",
+        description="samples whose text and tokens are stored in rollouts/. full: all. sampled: one prompt in 20. "
+        "Numbers are always stored. `replay`, offline runs and regrading need full",
     )
-    rollouts_gb: float = Field(1.0, gt=0, description="most gigabytes of rollouts/; beyond it only numbers are stored")
+    rollouts_gb: float = Field(
+        1.0, gt=0, description="maximum size of rollouts/ in GB; beyond it, only numbers are stored"
+    )
     watch: WatchParams | None = Field(None, description="evaluation during training (docs/watching.md); null: none")
 
     @classmethod
     def preset(cls, algorithm: str, **settings: Any) -> OnlineConfig:
-        """Return the settings of an algorithm (grpo, ppo, rloo, online_dpo, ...) with these replaced.
+        """Return the settings of an algorithm (grpo, ppo, rloo, online_dpo, ...) with the given settings replaced.
 
         Example: `OnlineConfig.preset("grpo", reward={"correct": 1.0}, rollout={"rounds": 20}, kl="none")`
         """
@@ -138,13 +140,15 @@ class OnlineConfig(TrainingParams):
         ENGINES[self.rollout.engine].refuse(self.rollout.engine, needs)
         parallel = [key for key in self.rollout.engine_args if key.replace("-", "_") == "pipeline_parallel_size"]
         if self.router.asks and parallel:
-            raise ValueError(f"rollout.engine_args.{parallel[0]}: vLLM gives no experts with it. Remove it")
+            raise ValueError(
+                f"rollout.engine_args.{parallel[0]}: vLLM does not report experts with this setting. Remove it"
+            )
         return self
 
     @model_validator(mode="after")
     def _renews_what_it_has(self) -> OnlineConfig:
         if self.renew_reference is not None and "ref_logp" not in self.needs:
-            raise ValueError("renew_reference is set, and the run has no reference. Set kl, or remove it")
+            raise ValueError("renew_reference is set, but the run has no reference. Set kl, or remove it")
         return self
 
     @model_validator(mode="after")
@@ -170,12 +174,15 @@ class OnlineConfig(TrainingParams):
 
     @property
     def reference_moves(self) -> bool:
-        """Whether the reference is renewed."""
+        """True if the reference is renewed."""
         return self.renew_reference is not None
 
     @property
     def tries(self) -> int:
-        """How often a round's groups are drawn. Above 1, groups of equal rewards are drawn again (dynamic sampling)."""
+        """Maximum number of draws of a group in a round.
+
+        Above 1, groups of equal rewards are drawn again (dynamic sampling).
+        """
         return 1
 
     @property
@@ -185,7 +192,7 @@ class OnlineConfig(TrainingParams):
 
     @property
     def has_opponents(self) -> bool:
-        """Whether half of each group comes from the mixture, as opponents of the other half."""
+        """True if half of each group comes from the mixture, as opponents of the other half."""
         return False
 
     @property
@@ -195,7 +202,7 @@ class OnlineConfig(TrainingParams):
 
     @property
     def learned_from(self) -> dict[str, WeightedReward]:
-        """The rewards that must be able to judge a prompt, or it is not sampled."""
+        """Rewards that must be able to judge a prompt. Other prompts are not sampled."""
         return self.terms
 
     def source(self, samples: BatchSource, text: ChatText) -> BatchSource:  # noqa: ARG002
@@ -203,12 +210,12 @@ class OnlineConfig(TrainingParams):
         return samples
 
     def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:  # noqa: ARG002
-        """Return own samples together with other rows: demonstrations for a student, or text (ptx)."""
+        """Return the policy's samples together with other rows: demonstrations for a student, or text (ptx)."""
         return own
 
     @property
     def most_rollouts(self) -> int:
-        """The most rollouts that the run can sample."""
+        """Maximum number of rollouts that the run can sample."""
         rollout = self.rollout
         return rollout.rounds * rollout.prompts * rollout.group_size * self.tries
 
@@ -239,7 +246,7 @@ class OnlineConfig(TrainingParams):
 
     @property
     def compares_groups(self) -> bool:
-        """Whether a group of equal rewards has no gradient."""
+        """True if a group of equal rewards has no gradient."""
         return False
 
     def monitor(self, section: str) -> RewardMonitor:
@@ -251,17 +258,17 @@ class OnlineConfig(TrainingParams):
         return adamw(models.trained, self, steps, models.policy)
 
     def step_tokens(self, longest_prompt: int) -> int:
-        """Return the most tokens of an optimizer step, with all rows as long as the longest prompt and completion."""
+        """Return the maximum number of tokens of an optimizer step: all rows have the longest prompt and completion."""
         groups = -(-self.rollout.prompts // self.rollout.minibatches) + self.rollout.replay.groups
         return groups * self.rollout.group_size * self.longest_row(longest_prompt)
 
     def longest_row(self, longest_prompt: int) -> int:
-        """Return the most tokens of a row."""
+        """Return the maximum number of tokens of a row."""
         return longest_prompt + self.rollout.sampling.max_tokens
 
 
 class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
-    """Settings of a policy objective on own samples."""
+    """Settings of a policy objective on the policy's samples."""
 
     text: TextParams = Field(default_factory=TextParams)
     router: ReplayParams = Field(default_factory=ReplayParams)
@@ -287,20 +294,22 @@ class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
         if isinstance(self.update, TrpoOptions) and (reason := trpo_refusal(self)):
             raise ValueError(reason)
         if self.overlong is not None and OVERLONG in self.reward:
-            raise ValueError("overlong is punished twice: by the setting and by the reward of that name. Remove one")
+            raise ValueError(
+                "overlong samples are penalised twice: by the setting and by the reward of that name. Remove one"
+            )
         if self.text != TextParams() and not self.ptx:
-            raise ValueError("text is read only where ptx is above 0, and ptx is 0 here. Remove text, or set ptx")
+            raise ValueError("text is only used if ptx is above 0, but ptx is 0. Remove text, or set ptx")
         if self.ptx and self.rollout.sampling.temperature != 1:
-            raise ValueError("ptx is the likelihood of text at temperature 1. Use rollout.sampling.temperature 1")
+            raise ValueError("ptx computes the likelihood of text at temperature 1. Set rollout.sampling.temperature 1")
         return self
 
     def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:
-        """Return own samples, with windows of text for ptx."""
+        """Return the policy's samples, with windows of text for ptx."""
         return PtxSource(own, given, self.text.rows, self.seed) if self.ptx and len(given) else own
 
     @property
     def has_critic(self) -> bool:
-        """Whether the advantage needs values."""
+        """True if the advantage needs values."""
         return self.advantage_entry.valued
 
     def objective(self) -> Objective:
@@ -319,19 +328,19 @@ class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
 
     @property
     def has_opponents(self) -> bool:
-        """Whether the advantage is a win rate."""
+        """True if the advantage is a win rate."""
         return isinstance(self.advantage, WinRateOptions)
 
     @property
     def terms(self) -> dict[str, WeightedReward]:
-        """The rewards of a sample. The setting `overlong` adds the reward of that name."""
+        """The rewards of a sample. The setting `overlong` adds the reward `overlong`."""
         if self.overlong is None:
             return self.reward
         return {**self.reward, OVERLONG: term(OVERLONG, {"fraction": self.overlong})}
 
     @property
     def compares_groups(self) -> bool:
-        """Whether the advantage is relative to the group."""
+        """True if the advantage is relative to the group."""
         return self.advantage_entry.grouped
 
     def runtime(self) -> Runtime:
@@ -348,11 +357,11 @@ class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
 
     @property
     def divides_models(self) -> bool:
-        """Whether models may be sharded. TRPO differentiates twice, which FSDP does not support."""
+        """True if models may be sharded. TRPO differentiates twice, which FSDP does not support."""
         return not isinstance(self.update, TrpoOptions)
 
     def step_tokens(self, longest_prompt: int) -> int:
-        """Return the most tokens of samples plus pretraining text."""
+        """Return the maximum number of tokens of samples plus pretraining text."""
         text = self.text.rows * (self.text.window + 1) if self.ptx else 0
         return super().step_tokens(longest_prompt) + text
 
@@ -362,13 +371,13 @@ CONFIGS = Algorithms((POLICY_ROWS, lambda _: OnlinePolicyConfig), (SAMPLED_ROWS,
 
 
 def reward_refusal(run: OnlinePolicyConfig) -> str | None:
-    """Return why the rewards do not fit the way the run compares them; None if they fit."""
+    """Return the reason why the rewards do not fit the way the run compares them; None if they fit."""
     gates = [name for name, term in run.terms.items() if term.gate]
     if gates and run.advantage_entry.by_part:
-        compared = f"advantage '{run.advantage.type}' compares each part by itself, without gates"
-        return f"'{gates[0]}' is a gate, and {compared}. Give it a weight"
+        compared = f"advantage '{run.advantage.type}' compares each part separately, without gates"
+        return f"'{gates[0]}' is a gate, but {compared}. Give it a weight"
     normalised = [name for name, term in run.terms.items() if term.normalise]
     if normalised and run.resample:
         drawn = "resample draws its groups in several parts"
-        return f"'{normalised[0]}' is normalised over a round, and {drawn}. Set resample: 0, or normalise: false"
+        return f"'{normalised[0]}' is normalised over a round, but {drawn}. Set resample: 0, or normalise: false"
     return None

@@ -1,4 +1,4 @@
-"""Training with a teacher: its settings, and steps on own samples or given answers."""
+"""Training with a teacher: its settings, and steps on the student's samples or given answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SERVED: Final = "served"
 
 
 def _form(value: Any) -> str:
-    """Return whether the value is one endpoint or several by name."""
+    """Tell whether the value is one endpoint or several by name."""
     several = isinstance(value, Mapping) and all(isinstance(one, Mapping | TeacherServer) for one in value.values())
     return SEVERAL if several or not isinstance(value, Mapping | TeacherServer) else ONE
 
@@ -59,7 +59,7 @@ class StudentConfig(OnlineConfig, TeacherConfig):
         description="an endpoint with a teacher, or several by name; if there are no local teachers, set teacher: none",
     )
     weights: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
-        None, description="with several teachers: each one's share of the divergence by name; null: equal shares"
+        None, description="with several teachers: each teacher's share of the divergence by name; null: equal shares"
     )
 
     @classmethod
@@ -78,8 +78,8 @@ class StudentConfig(OnlineConfig, TeacherConfig):
             raise ValueError("context_distill needs context: the system turn that only the teacher sees")
         if self.served is not None and self.temperature != 1:
             raise ValueError(
-                f"temperature = {self.temperature:g} needs the logits of all tokens, and served gives some "
-                "log-probs. Use 1"
+                f"temperature = {self.temperature:g} needs the logits of all tokens, but served returns only some "
+                f"log-probs. Use 1"
             )
         return self
 
@@ -89,15 +89,17 @@ class StudentConfig(OnlineConfig, TeacherConfig):
         return {SERVED: self.served} if isinstance(self.served, TeacherServer) else self.served or {}
 
     def teachers_fault(self, models: Collection[str], where: str) -> Iterator[str]:
-        """Yield what is wrong with the teachers' names and weights. `models`: the names of the local teachers."""
+        """Yield the errors in the teachers' names and weights. `models`: the names of the local teachers."""
         if twice := {*models} & {*self.servers}:
-            yield f"{where}.served has a teacher of the name {min(twice)}, as a model has. Rename it"
+            yield f"{where}.served has a teacher with the name of a model, {min(twice)}. Rename it"
         names = [*models, *self.servers]
         if self.weights is not None and {*self.weights} != {*names}:
             known = f"the teachers are {', '.join(names)}"
-            yield f"{where}.weights name {', '.join(self.weights)}, and {known}. Give each a weight"
+            yield f"{where}.weights has {', '.join(self.weights)}, but {known}. Give each teacher a weight"
         elif self.weights is not None and len(names) == 1:
-            yield f"{where}.weights share the divergence among teachers, and {names[0]} is the only one. Remove them"
+            yield (
+                f"{where}.weights share the divergence among teachers, but {names[0]} is the only teacher. Remove them"
+            )
 
     def shares(self, models: Collection[str], where: str) -> list[float]:
         """Return each teacher's share of the divergence: first these models, then the served teachers."""
@@ -110,7 +112,7 @@ class StudentConfig(OnlineConfig, TeacherConfig):
 
 
 class DistillTraining(StudentConfig, RowLimit, DistillRunConfig):
-    """The settings of a student that learns a teacher's distribution."""
+    """The settings of a student that is trained on a teacher's distribution."""
 
     summary: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl")
     reward: Rewards = Field(USUAL, description="rewards that are only measured")
@@ -118,7 +120,7 @@ class DistillTraining(StudentConfig, RowLimit, DistillRunConfig):
     @model_validator(mode="after")
     def _samples_each_round(self) -> DistillTraining:
         if self.own < 1 and self.rollout.ahead:
-            raise ValueError(f"own = {self.own} skips rounds, and rollout.ahead 1 samples each of them. Use ahead 0")
+            raise ValueError(f"own = {self.own} skips rounds, but rollout.ahead 1 samples every round. Use ahead 0")
         return self
 
     def objective(self) -> Objective:
@@ -131,30 +133,30 @@ class DistillTraining(StudentConfig, RowLimit, DistillRunConfig):
         return {}
 
     def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:
-        """Return own samples, given answers, or steps of both."""
+        """Return the student's samples, given answers, or steps of both."""
         if self.own == 1 or not len(given):
             return own
         size = max(self.rollout.prompts * self.rollout.group_size // self.rollout.minibatches, 1)
         return MixedSource(own, EpochSource(given, size, 1, self.seed), self.own, self.seed)
 
     def monitor(self, section: str) -> RewardMonitor:
-        """Return a monitor that ignores rewards, because the run does not learn from them."""
+        """Return a monitor that ignores rewards, because the run does not train on them."""
         return RewardMonitor(section, {}, compares=False, patience=None)
 
     def longest_row(self, longest_prompt: int) -> int:
-        """Return the most tokens of an own sample or a demonstration."""
+        """Return the maximum number of tokens of a student's sample or a demonstration."""
         return max(super().longest_row(longest_prompt), self.max_tokens)
 
 
 class TaughtTraining(StudentConfig, OnlinePolicyConfig, TaughtConfig):
-    """The settings of a policy that learns from its rewards and a teacher."""
+    """The settings of a policy that is trained on rewards and a teacher."""
 
     summary: ClassVar[tuple[str, ...]] = (*OnlineConfig.summary, "teacher_kl")
 
     @model_validator(mode="after")
     def _can_have_a_teacher(self) -> TaughtTraining:
         if isinstance(self.update, TrpoOptions):
-            raise ValueError("update = trpo: its step is bounded by the policy's loss alone. Use adamw")  # noqa: TRY004
+            raise ValueError("update = trpo: its step is bounded only by the policy's loss. Use adamw")  # noqa: TRY004
         return self
 
     def objective(self) -> Objective:
@@ -163,14 +165,17 @@ class TaughtTraining(StudentConfig, OnlinePolicyConfig, TaughtConfig):
 
 
 class MixedSource(WrappedSource):
-    """Steps on own samples or demonstrations. `share` is the probability of own samples (GKD, Agarwal 2023)."""
+    """Steps on the student's samples or on demonstrations.
+
+    `share` is the probability of samples (GKD, Agarwal 2023).
+    """
 
     def __init__(self, own: BatchSource, offline: EpochSource, share: float, seed: int) -> None:
         super().__init__(own)
         self._offline, self._share, self._seed = offline, share, seed
 
     def batch(self, step: int) -> Batch:
-        """Return the rows of one step. All are of one kind, which the seed and the step decide."""
+        """Return the rows of one step. All rows are of one kind, which depends on the seed and the step."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + step)
         own = float(torch.rand((), generator=generator)) < self._share
         return (self._inner if own else self._offline).batch(step)

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 def sampled_demonstrations(
     run: TrainingRun, params: DemonstrationWatch, loss: Measure, rows: pl.DataFrame, text: ChatText, where: str
 ) -> Measure:
-    """Return a measure that samples and scores the prompts of demonstrations, in addition to the rows' loss."""
+    """Return a measure that samples and scores the prompts of demonstrations, in addition to measuring their loss."""
     with_tools = rows.filter(rows["tools"].is_not_null()) if "tools" in rows.columns else rows.clear()
     if len(with_tools):
         what = f"row {with_tools['id'][0]} has tools, which samples would not see"
-        raise DataError(what=what, where=f"{where}.reward", fix="Remove it: the loss of held-out rows is then watched")
+        raise DataError(what=what, where=f"{where}.reward", fix="Remove it; the held-out loss is then watched instead")
     shown = [
         Prompt(
             row["id"],
@@ -81,7 +81,9 @@ def sampled_demonstrations(
 class _Terms(Params):
     """The rewards and metrics of a run that samples without a reward model."""
 
-    reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(description="the rewards that decide")
+    reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(
+        description="rewards that decide which evaluation is best"
+    )
     metrics: Metrics = Field({}, description="rewards that are measured but not counted")
 
 
@@ -90,7 +92,7 @@ def terms_of(reward: dict[str, Any], metrics: Any) -> tuple[dict[str, Any], dict
     typed = _Terms.model_validate({"reward": reward, "metrics": metrics or {}})
     terms = with_metrics(typed.reward, typed.metrics)
     if odd := [*learned(terms), *(name for name, one in terms.items() if one.normalise)]:
-        raise ValueError(f"reward '{odd[0]}' needs a reward model or normalise, which samples of sft do not have")
+        raise ValueError(f"reward '{odd[0]}' needs a reward model or normalise, which sft samples do not have")
     return dict(typed.reward), dict(typed.metrics)
 
 

@@ -1,4 +1,4 @@
-"""Choose the prompts of a round: all in passes, or mostly those that the policy sometimes solves."""
+"""Choose the prompts of a round: all prompts in passes, or mostly prompts that the policy sometimes solves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_WEIGHT = 0.01
 
 
 class PassRates(Params):
-    """Prompts are drawn by how often the policy has passed them in this run."""
+    """Prompts are drawn by the policy's pass rate on them in this run."""
 
     pass_score: float = Field(1.0, description="minimum outcome reward to pass")
     memory: float = Field(
@@ -24,13 +24,13 @@ class PassRates(Params):
 
 
 class PromptOrder:
-    """Chooses prompts by index. Each pass contains all of them in an order that the seed decides."""
+    """Chooses prompts by index. Each pass contains all prompts in an order that depends on the seed."""
 
     def __init__(self, prompts: int, seed: int) -> None:
         self._prompts, self._seed = prompts, seed
 
     def places(self, drawn: int, count: int) -> list[int]:
-        """Return the indices of the next `count` prompts after `drawn` others."""
+        """Return the indices of the next `count` prompts after the first `drawn` prompts."""
         places = []
         for nth in range(drawn, drawn + count):
             lap, place = divmod(nth, self._prompts)
@@ -45,14 +45,14 @@ class PromptOrder:
         return {}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
 
     def _generator(self, nth: int) -> torch.Generator:
         return torch.Generator().manual_seed(self._seed * 7_919 + nth)
 
 
 class ByPassRate(PromptOrder):
-    """Draws prompts with weight p (1 - p), p = (passed + 1) / (samples + 2), so unsampled prompts have the largest.
+    """Draws prompts with weight p (1 - p), p = (passed + 1) / (samples + 2), which is largest for unsampled prompts.
 
     The variance of a group's rewards is p (1 - p). Without variance a group has no gradient.
     """
@@ -62,7 +62,7 @@ class ByPassRate(PromptOrder):
         self._rates, self._passed, self._samples = rates, torch.zeros(prompts), torch.zeros(prompts)
 
     def places(self, drawn: int, count: int) -> list[int]:
-        """Return `count` indices. An index repeats only after as many draws as there are prompts."""
+        """Return `count` indices. An index repeats only after all prompts have been drawn."""
         places: list[int] = []
         while len(places) < count:
             some = min(count - len(places), self._prompts)
@@ -86,7 +86,7 @@ class ByPassRate(PromptOrder):
         return {"passed": self._passed, "samples": self._samples}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         self._passed, self._samples = tensors["passed"].clone(), tensors["samples"].clone()
 
 

@@ -1,4 +1,4 @@
-"""Pretraining text in addition to the policy's own samples (PPO-ptx)."""
+"""Pretraining text in addition to the policy's samples (PPO-ptx)."""
 
 from __future__ import annotations
 

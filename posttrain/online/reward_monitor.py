@@ -36,7 +36,7 @@ FIXES = {
 
 
 def has_zero_variance(group: Batch, column: str = "reward") -> bool:
-    """Return whether a group's rewards are all equal, so that its advantages are 0.
+    """Tell whether a group's rewards are all equal, so that its advantages are 0.
 
     If the advantage compares each part of the reward separately, all parts must be equal.
     """
@@ -53,7 +53,7 @@ class RewardMonitor:
         """`compares`: whether a group of equal rewards has no gradient. `patience`: None never ends the run."""
         self._name, self._terms, self._compares, self._patience = name, terms, compares, patience
         self.raises = True
-        """Whether the end of patience is an error; else it is a warning, and `ended` becomes true."""
+        """True if the end of patience is an error; else it is a warning, and `ended` becomes true."""
         self.ended = False
         self._unparsed = 0
         self._in_a_row = dict.fromkeys(FIXES, 0)
@@ -62,7 +62,10 @@ class RewardMonitor:
         self._reward = 0.0
 
     def completions(self, rollouts: Sequence[Rollout]) -> None:
-        """Stop the run if a reward could parse none of its first completions. Print once if it could not parse many."""
+        """Stop the run if a reward could not parse any of its first completions.
+
+        Print a line once if it failed on many.
+        """
         if self._unparsed >= FIRST_COMPLETIONS or self._unparsed == PARSED:
             return
         counted = weights(self._terms)
@@ -75,7 +78,7 @@ class RewardMonitor:
             check_scorable(self._terms, rollouts, self._name, self._unparsed)
 
     def round(self, groups: Sequence[Batch]) -> None:
-        """Check the groups of a round. Raise if the same problem has lasted for the run's patience."""
+        """Check the groups of a round. Raise if the same problem lasts longer than the run's patience."""
         rewards = [group.columns.rows["reward"] for group in groups]
         zero_variance = [has_zero_variance(group) for group in groups]
         self._groups += len(groups)
@@ -92,7 +95,7 @@ class RewardMonitor:
             self._in_a_row[problem] = self._in_a_row[problem] + 1 if found and not solved else 0
             count = self._in_a_row[problem]
             if self._patience is not None and count >= self._patience:
-                what = f"{self._said(problem, count)}. The run ends, as patience = {self._patience}"
+                what = f"{self._said(problem, count)}. The run ends, because patience = {self._patience}"
                 if self.raises:
                     raise TrainingError(what=what, where=self._name, fix=FIXES[problem])
                 if not self.ended:
@@ -106,7 +109,7 @@ class RewardMonitor:
         fraction = self._zero_variance / max(self._groups, 1)
         if self._compares and fraction >= MAX_ZERO_VARIANCE:
             what = (
-                f"in {fraction:.0%} of all {self._groups} groups the rewards were equal (groups_with_signal), so they "
+                f"in {fraction:.0%} of all {self._groups} groups, all rewards were equal (groups_with_signal), so they "
             )
             self._warn(f"{what}give no gradient (mean reward {self._mean():.3g})", FIXES["agree"])
 

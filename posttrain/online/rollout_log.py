@@ -78,9 +78,9 @@ class Sampling:
     most: int
     """The most rollouts that the run can sample."""
     longest: int
-    """The most tokens of a row."""
+    """Maximum number of tokens of a row."""
     keeps: bool = False
-    """Whether rollouts contain the tokens that each token was drawn from."""
+    """True if rollouts contain the tokens that each token was drawn from."""
 
 
 def unchecked(frame: pl.DataFrame, file: Path) -> pl.DataFrame:  # noqa: ARG001
@@ -89,13 +89,13 @@ def unchecked(frame: pl.DataFrame, file: Path) -> pl.DataFrame:  # noqa: ARG001
 
 
 def most_bytes(stored: Stored, rollouts: int, longest: int) -> float:
-    """Return the size of this many rollouts if all are as long as the longest."""
+    """Return the size of this number of rollouts if each has the maximum length."""
     share = {"full": 1.0, "sampled": 1 / SAMPLED_SHARE, "none": 0.0}[stored]
     return rollouts * (FIGURE_BYTES + share * TOKEN_BYTES * longest)
 
 
 class SampleLog(StepLog, Protocol):
-    """Stores the samples of a training, and which of them each step was trained on."""
+    """Stores the samples of a training run, and the samples that each step was trained on."""
 
     def add(
         self, number: int, attempt: int, first: int, rollouts: Sequence[Rollout],
@@ -108,7 +108,7 @@ class SampleLog(StepLog, Protocol):
 
 
 class NoRollouts(NoLog):
-    """Stores no sample."""
+    """Stores no samples."""
 
     def add(
         self, number: int, attempt: int, first: int, rollouts: Sequence[Rollout],
@@ -150,7 +150,7 @@ class RolloutLog:
         size = most_bytes(self.stored, self.sampling.most, self.sampling.longest)
         if size > self.limit:
             most = f"{format_size(size)}, and no text is stored beyond {format_size(self.limit)} (rollouts_gb)"
-            print(f"{self.sampling.run}: its rollouts may take up to {most}")
+            print(f"{self.sampling.run}: its rollouts may need up to {most}")
 
     def add(
         self, number: int, attempt: int, first: int, rollouts: Sequence[Rollout],
@@ -239,7 +239,7 @@ class RolloutLog:
         return {"sizes": sizes, "rows": torch.tensor([self._rows, ends]), "trained": self._trained_columns()}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         self._sizes = dict(tensors["sizes"].tolist())
         self._rows, ends = tensors["rows"].tolist()
         self._text_ends = None if ends < 0 else ends
@@ -285,7 +285,7 @@ class RolloutLog:
         try:
             return decode(self._file(first))
         except DECODE_ERRORS as error:
-            fix = f"Remove {self._folder}, and run it again: it then begins at its first step"
+            fix = f"Remove {self._folder}, and run it again; the run then starts at its first step"
             raise CheckpointError(what=f"cannot be read ({error})", where=str(self._file(first)), fix=fix) from error
 
     def _parts(self) -> Iterator[list[int]]:
@@ -323,7 +323,7 @@ class RolloutLog:
 
 
 def select_text(frame: pl.DataFrame, stored: Stored) -> pl.DataFrame:
-    """Return the rows with only the stored text. A problem, which may be the user's text, is replaced by its hash."""
+    """Return the rows with only the stored text. The problem may be the user's text, so its hash replaces it."""
     if stored == "full":
         return frame
     last = f"{16**ID_LENGTH // SAMPLED_SHARE:0{ID_LENGTH}x}"

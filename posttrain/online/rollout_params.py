@@ -1,4 +1,4 @@
-"""The settings of rollouts: how much is sampled, how, and how often it is used."""
+"""The settings of rollouts: how many are sampled, how, and how often they are used."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Renewal(Params):
 
     every: int = Field(ge=1, description="rounds after which the reference is replaced by the current policy, e.g. 50")
     keep: float = Field(
-        0.0, ge=0, lt=1, description="share of its own weights that the reference keeps (an average); 0: a copy"
+        0.0, ge=0, lt=1, description="weight of the old reference in the new reference; 0: a copy of the policy"
     )
 
 
 class RolloutParams(Params):
-    """How much is sampled, and how often it is used."""
+    """The number of samples, and how often they are used."""
 
     rounds: int = Field(60, ge=1, description="rounds of sampling")
     prompts: int = Field(16, ge=1, description="prompts per round")
     group_size: int = Field(8, ge=1, description="samples per prompt")
     pass_rates: PassRates | None = Field(
         None,
-        description="draw prompts by their pass rate so far, most often those near 1/2; null: in turn",
+        description="draw prompts by their pass rate so far, with pass rates near 1/2 most often; null: in turn",
     )
     minibatches: int = Field(2, ge=1, description="optimizer steps per pass through a round's groups")
     epochs: int = Field(1, ge=1, description="passes through a round's samples")
@@ -65,7 +65,7 @@ class RolloutParams(Params):
         refuse_sampling(self.engine, self.sampling, self.engine_args, self.engine_servers)
         if self.ahead and self.engine_args.get(SLEEP):
             raise ValueError(
-                f"engine_args.{SLEEP}: with ahead = 1 the servers sample while it trains. Use one of the two"
+                f"engine_args.{SLEEP}: with ahead = 1, the servers sample during training. Use one of the two"
             )
         return self
 
@@ -76,5 +76,5 @@ class RolloutParams(Params):
 
     @property
     def foreign(self) -> bool:
-        """Whether the samples come from another decoder or other weights than the trainer's."""
+        """True if the samples come from a different decoder or different weights than the trainer's."""
         return "exact" not in ENGINES[self.engine].can or self.ahead > 0

@@ -1,4 +1,4 @@
-"""Own samples as batches: rounds of whole groups are cut into minibatches, used for several epochs, and replayed."""
+"""The policy's samples as batches: rounds of groups, cut into minibatches, used for several epochs, and replayed."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Round(NamedTuple):
 
     @staticmethod
     def from_tensors(saved: Mapping[str, Tensor]) -> Round:
-        """Return the round that `tensors` returned."""
+        """Return the round stored in `tensors`."""
         return Round(Batch.from_tensors(under(saved, "batch")), metrics_from(under(saved, "metrics")))
 
 
 class RoundSampler(Protocol):
-    """Samples the rounds of a run: with the present weights (FreshRounds), or one round ahead (ahead.py)."""
+    """Samples the rounds of a run: with the current weights (FreshRounds), or one round ahead (ahead.py)."""
 
     def take(self, number: int, step: int) -> Round:
         """Return the samples of a round that begins with this optimizer step."""
@@ -58,12 +58,12 @@ class RoundSampler(Protocol):
         ...
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         ...
 
 
 class FreshRounds:
-    """Samples a round with the present weights. The seed decides the order of the prompts."""
+    """Samples a round with the current weights. The order of the prompts depends on the seed."""
 
     def __init__(self, prompts: Sequence[Prompt], collect: Collect, params: RolloutParams, tries: int = 1) -> None:
         """`tries`: above 1, groups of equal rewards are drawn again (dynamic sampling)."""
@@ -85,7 +85,7 @@ class FreshRounds:
         return self._draw(number, 0, self.params.prompts)
 
     def finish(self, draw: Draw, sampled: Sequence[Rollout] | None = None) -> Round:
-        """Return the groups of a round. Groups of equal rewards are replaced while tries are left."""
+        """Return the groups of a round. Groups of equal rewards are replaced until no tries are left."""
         accepted: list[Batch] = []
         spare: list[Batch] = []
         rollouts: list[Rollout] = []
@@ -122,7 +122,7 @@ class FreshRounds:
         }
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         self._drawn = int(tensors["cursor"])
         self._collect.monitor.load(tensors["reward_monitor"])
         self._collect.failures.load(tensors["reward_failures"])
@@ -141,7 +141,7 @@ class FreshRounds:
 
 
 class Rounds(BatchSource):
-    """A batch source that gets a new round when the last one is used up."""
+    """A batch source that requests a new round when the last round is used up."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class Rounds(BatchSource):
         return concatenate([self._minibatch_part(*item, step) for item in chosen.items()])
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the round, including how many groups dynamic sampling kept."""
+        """Return the metrics of the round, including the number of groups that dynamic sampling kept."""
         return self._metrics
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -197,7 +197,7 @@ class Rounds(BatchSource):
         return prefixed(sampled=sampled, metrics=metrics, **self._moving_models(), **rounds)
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         self._sampled.load_state_dict(under(tensors, "sampled"))
         self._metrics = metrics_from(under(tensors, "metrics"))
         names = {name.partition(".")[0] for name in tensors}
@@ -269,7 +269,7 @@ def metric_tensors(metrics: Mapping[str, float]) -> dict[str, Tensor]:
 
 
 def metrics_from(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the metrics that `metric_tensors` returned."""
+    """Return the metrics stored by `metric_tensors`."""
     return {name: float(part) for name, part in tensors.items()}
 
 
@@ -304,7 +304,7 @@ def groups_with_signal(groups: Sequence[Batch]) -> float:
 
 
 def sampler_metrics(models: ModelSet, batch: Batch, params: RolloutParams) -> dict[str, float]:
-    """Return how the trainer's log-probs differ from the sampler's, on some rows of a new round.
+    """Return the difference between the trainer's and the sampler's log-probs, on some rows of a new round.
 
     If the trainer has recomputed them for a correction, all rows are used. `sampler_gap`: mean and largest absolute
     difference, if both have the same weights. `sampler_kl`: KL(sampler || trainer) by k3, if the sampler is another

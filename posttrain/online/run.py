@@ -1,4 +1,4 @@
-"""Run a training on own samples, from its values to the trained policy. Stages and calls both use it."""
+"""Run a training on the policy's samples, from its inputs to the trained policy. Stages and calls both use it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from posttrain.train.trained import Trained, run_training
 
 @dataclass(frozen=True)
 class OnlineRun:
-    """The inputs of a training on own samples, as values."""
+    """The inputs of a training on the policy's samples, as values."""
 
     name: str
     """Its name in messages, rollouts and checkpoints."""
@@ -144,7 +144,7 @@ def run_online(
     rollouts: SampleLog | None = None, sampler: Sampler | None = None,
     on_step: Callable[[int, dict[str, float]], None] | None = None, patient: bool = False,
 ) -> Trained:  # fmt: skip
-    """Sample, score and train. By default the rollouts are stored next to the checkpoints, if these are kept.
+    """Sample, score and train. By default, rollouts are stored next to the checkpoints, if checkpoints are stored.
 
     `sampler`: replaces the engine in the settings. `patient`: if `patience` is used up, the run ends normally with its
     metrics, without an error.
@@ -190,7 +190,7 @@ class _Patience(NoWatch):
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
-        """Whether the run must end."""
+        """True if the run must end."""
         return self._monitor.ended or self._watch.ended
 
     def look(self, step: int) -> dict[str, float]:

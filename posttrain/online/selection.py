@@ -1,4 +1,4 @@
-"""Runs that train on selected own samples. Each kind of selection is a file in sampled/."""
+"""Runs that train on selected samples of the policy. Each kind of selection is a file in sampled/."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Select = Callable[[Batch, int], Batch]
 
 
 class SampledRun(OnlineConfig):
-    """Settings of a training on selected own samples."""
+    """Settings of a training on selected samples of the policy."""
 
 
 class FilteredSource(WrappedSource):

@@ -44,10 +44,13 @@ class ServedTeacher(Connection):
         try:
             found = self.run(self._all(rows))
         except NoReply as error:
-            what = f"the teacher at {self._params.url} gives no log-probs ({error.status}: {error.reason})"
-            fix = "Repeat the stage when it answers: it continues from the last checkpoint"
+            what = f"the teacher at {self._params.url} returned no log-probs ({error.status}: {error.reason})"
+            fix = "Run the stage again when the teacher answers; it continues from the last checkpoint"
             if error.status == "error":
-                fix = "Serve a teacher with the student's vocabulary and room for its longest row, or lower served.top"
+                fix = (
+                    "Serve a teacher with the student's vocabulary and a context for its longest row, or lower "
+                    "served.top"
+                )
             raise ModelError(what=what, where=f"{self._where}.served", fix=fix) from error
         ids = torch.tensor([token for part, _ in found for token in part], dtype=torch.long)
         logps = torch.tensor([token for _, part in found for token in part])
@@ -77,7 +80,7 @@ class ServedTeacher(Connection):
         for token in tokens:
             ranked = sorted((-float(said["logprob"]), int(name)) for name, said in token.items())[: self._top]
             if len(ranked) < self._top:
-                what = f"it names {len(ranked)} tokens where served.top = {self._top} are asked for"
+                what = f"it returned {len(ranked)} tokens, but served.top = {self._top}"
                 raise ParamsError(what=what, where=f"{self._where}.served", fix="Lower top, or raise its own limit")
             ids.append([name for _, name in ranked])
             logps.append([min(-logp, 0.0) for logp, _ in ranked])
@@ -95,8 +98,14 @@ class ServedTeacher(Connection):
         known = [(mine.strip(), str(theirs).strip()) for mine, theirs in texts if theirs is not None]
         if sum(mine == theirs for mine, theirs in known) * 2 < len(texts):
             mine, theirs = next(((mine, theirs) for mine, theirs in known if mine != theirs), ("", "nothing"))
-            what = f"the teacher's tokenizer is not that of {self._student}: a token is {mine!r} here, {theirs!r} there"
-            fix = "Serve one of the same family, learn by text (reward likelihood), or sample it and use sft"
+            what = (
+                f"the teacher's tokenizer differs from that of {self._student}: a token is {mine!r} here, "
+                f"{theirs!r} there"
+            )
+            fix = (
+                "Serve a teacher of the same family, use the reward likelihood, or sample the teacher and train "
+                "with sft"
+            )
             raise ParamsError(what=what, where=f"{self._where}.served", fix=fix)
 
 

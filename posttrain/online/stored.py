@@ -34,7 +34,8 @@ UNKNOWN: Final = {
     REWARD_PARTS: "an advantage over each reward needs the weights of the rewards",
     "opponent": "an advantage over opponents needs samples of a mixture",
     "kl_old": "a KL to the sampling policy needs its weights",
-    "step_start_logp": "it reads log-probs of the policy at the start of each step, which only own samples have",
+    "step_start_logp": "it reads log-probs of the policy at the start of each step, which only exist while the policy "
+    "samples",
     "pretrain": "ptx needs a corpus",
 }
 """Columns that stored rollouts lack -> why."""
@@ -57,7 +58,7 @@ class OfflineConfig(TrainingParams, PolicyConfig):
 
     @classmethod
     def preset(cls, algorithm: str, **settings: Any) -> OfflineConfig:
-        """Return the settings of an algorithm (grpo, dapo, ...) with these replaced.
+        """Return the settings of an algorithm (grpo, dapo, ...) with the given settings replaced.
 
         Example: `OfflineConfig.preset("grpo", correction="truncate", epochs=2)`
         """
@@ -69,13 +70,11 @@ class OfflineConfig(TrainingParams, PolicyConfig):
     def _learns_from_rollouts(self) -> OfflineConfig:
         refuse_dropout(self)
         if self.template:
-            raise ValueError("template is not read: stored rollouts have their tokens. Remove it")
+            raise ValueError("template has no effect, because stored rollouts contain tokens. Remove it")
         needs = self.objective(1).needs
         refused = [reason for column, reason in UNKNOWN.items() if column in needs]
         if CORRECTED not in needs and not self.surrogate_entry.of_sampler:
-            refused.append(
-                "correction = none: the rollouts are of other policies than this one. Set correction: truncate"
-            )
+            refused.append("correction = none: the rollouts come from other policies. Set correction: truncate")
         if self.update.type == "trpo":
             refused.append("trpo bounds the KL to the sampling policy. Use update adamw")
         if self.resample or self.overlong is not None:
@@ -86,7 +85,7 @@ class OfflineConfig(TrainingParams, PolicyConfig):
 
     @property
     def has_critic(self) -> bool:
-        """Whether the advantage needs values."""
+        """True if the advantage needs values."""
         return self.advantage_entry.valued
 
     @property
@@ -105,7 +104,7 @@ STORED: Final = Algorithms((POLICY_ROWS, lambda _: OfflineConfig))
 
 @dataclass(frozen=True)
 class LoggedRollouts:
-    """The scored rollouts of a run by group, and how they were sampled."""
+    """The scored rollouts of a run by group, and their sampling settings."""
 
     table: pl.DataFrame
     groups: Sequence[tuple[int, int]]
@@ -115,7 +114,7 @@ class LoggedRollouts:
 
     @property
     def largest(self) -> int:
-        """The most tokens of a group, if all its rollouts were as long as the longest of the table."""
+        """Maximum number of tokens of a group: all its rollouts are as long as the longest in the table."""
         tokens = self.table.select(pl.col("prompt_ids").list.len() + pl.col("completion_ids").list.len())
         return int(tokens.max().item()) * max(size for _, size in self.groups)
 
@@ -127,12 +126,12 @@ class LoggedRollouts:
 def logged_rollouts(
     table: pl.DataFrame, summary: Mapping[str, Any], vocabulary: str, where: str, *, grouped: bool
 ) -> LoggedRollouts:
-    """Return the scored rollouts. `grouped`: also leave out groups with only one rollout left.
+    """Return the scored rollouts. `grouped`: also drop groups with only one rollout left.
 
     `summary`: run.json next to the table; `vocabulary`: the vocabulary of the policy's tokenizer.
     """
     if summary["vocabulary"] != vocabulary:
-        what = "the rollouts were sampled with another tokenizer than the start model's"
+        what = "the rollouts were sampled with a different tokenizer than the start model's"
         raise DataError(what=what, where=where, fix="Start from the run's model or from its start")
     scored = table.filter(pl.col("reward").is_not_null())
     if grouped:
@@ -142,14 +141,18 @@ def logged_rollouts(
         raise DataError(what=what, where=where, fix="Use the rollouts of another run")
     samplings = [json.loads(sampling) for sampling in scored["sampling"].unique().to_list()]
     if len(temperatures := {sampling["temperature"] for sampling in samplings}) > 1:
-        what = f"the rollouts were sampled at temperatures {sorted(temperatures)}, and log-probs are at one"
+        what = f"the rollouts were sampled at temperatures {sorted(temperatures)}, but log-probs need one temperature"
         raise DataError(what=what, where=where, fix="Use rollouts of one temperature")
     cut = any(sampling["top_p"] < 1 or sampling["top_k"] for sampling in samplings)
     if cut and not set(DRAWN_FROM) <= set(scored.columns):
         what = (
-            "the rollouts do not have the tokens that top_p and top_k left to sample from: their algorithm needs none"
+            "the rollouts do not record the tokens that top_p and top_k allowed, because their algorithm does not "
+            "need them"
         )
-        fix = "Use the rollouts of a policy row (docs/reference/algorithms.md), or sample with top_p 1 and top_k null"
+        fix = (
+            "Use the rollouts of a policy algorithm (docs/reference/algorithms.md), or sample with top_p 1 and "
+            "top_k null"
+        )
         raise DataError(what=what, where=where, fix=fix)
     sizes = scored.group_by("draw", maintain_order=True).len()["len"]
     left = f"; {table.height - scored.height:,} without a reward are left out" if scored.height < table.height else ""
@@ -160,9 +163,9 @@ def logged_rollouts(
 
 
 def check_groups(config: OfflineConfig, logged: LoggedRollouts, where: str) -> None:
-    """Raise an error if the groups are too small for the advantage."""
+    """Raise if the groups are too small for the advantage."""
     if reason := group_refusal(config, max(size for _, size in logged.groups)):
-        raise ParamsError(what=reason, where=where, fix="The rollouts have no larger group")
+        raise ParamsError(what=reason, where=where, fix="The rollouts contain no larger group")
 
 
 class LoggedSource(BatchSource):

@@ -1,4 +1,4 @@
-"""The teacher's prompts: the student's prompt after a context as system turn, which may contain values of the row."""
+"""The teacher's prompts: the student's prompt after a system turn with the context, which may use the row's values."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def prompts_in_context(
     text: ChatText, context: str, prompts: Sequence[Prompt], questions: Sequence[Conversation], where: str, *,
     source: str = "prompts",
 ) -> dict[tuple[int, ...], list[int]]:  # fmt: skip
-    """Return the teacher's prompt for each prompt of the student: the same prompt after the context as system turn.
+    """Return the teacher's prompt for each student prompt: the same prompt after a system turn with the context.
 
     In the context, `{answer}` is the answer of a prompt, and `{NAME}` a value of its `info`. `questions`: the prompts
     of demonstrations. `source`: the name of the prompts in messages.
     """
     named = [name for _, name in _PLACE.findall(context) if name]
     if questions and named:
-        what = f"it has {{{named[0]}}}, which rows of demonstrations do not have"
-        raise DataError(what=what, where=where, fix="Learn from own samples alone (own: 1.0), or leave it out")
+        what = f"it has {{{named[0]}}}, but rows of demonstrations have no such field"
+        raise DataError(what=what, where=where, fix="Train only on the student's samples (own: 1.0), or remove it")
     asked = [
         (Conversation(prompt.messages, variables=prompt.variables), _filled(context, prompt, source, where))
         for prompt in prompts
@@ -42,8 +42,10 @@ def prompts_in_context(
     for ids, theirs, (talk, said) in zip(plain, framed, asked, strict=True):
         if found.setdefault(tuple(ids), theirs) != theirs:
             asks = excerpt(str(talk.messages[-1]["content"]))
-            what = f"rows of {source} ask the same, {asks}, and have different contexts, one of them {excerpt(said)}"
-            raise DataError(what=what, where=where, fix="Keep one row of each prompt, or leave values of rows out")
+            what = f"rows of {source} have the same prompt, {asks}, but different contexts, one of them {excerpt(said)}"
+            raise DataError(
+                what=what, where=where, fix="Keep one row of each prompt, or use no row values in the context"
+            )
     return found
 
 
@@ -58,7 +60,7 @@ def _filled(context: str, prompt: Prompt | None, source: str, where: str) -> str
             return str(found)
         has = ", ".join(name for name, text in known.items() if isinstance(text, str | int | float)) or "none"
         row = "" if prompt is None else f"row {prompt.id} of "
-        what = f"it has {{{place[2]}}}, and {row}{source} has no such text or number. It has {has}"
+        what = f"it has {{{place[2]}}}, but {row}{source} has no such text or number. It has {has}"
         fix = f"Add it to the row's `info`, or write {{{{{place[2]}}}}} for the word in braces"
         raise DataError(what=what, where=where, fix=fix)
 

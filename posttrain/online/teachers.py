@@ -1,4 +1,4 @@
-"""The teachers of a student: frozen models and endpoints, the prompts of each, and its share of the divergence."""
+"""The teachers of a student: frozen models and endpoints, with their prompts and shares of the divergence."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def _config(teacher: Path | Any) -> Any:
 
 
 def check_teacher(student: Student, teacher: Path | Any, name: str) -> None:
-    """Reject a teacher with another vocabulary."""
+    """Reject a teacher with a different vocabulary."""
     rows = _config(teacher).get_text_config().vocab_size
     if isinstance(teacher, Path) and student.text.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
-        what = f"has another tokenizer than {student.name}, so their tokens cannot be compared"
+        what = f"has a different tokenizer than {student.name}, so their tokens cannot be compared"
     elif rows != student.vocabulary:
         what = f"has {rows} embeddings and {student.name} has {student.vocabulary}, so their distributions cannot be "
         what += "compared"
@@ -95,12 +95,12 @@ def check_teacher(student: Student, teacher: Path | Any, name: str) -> None:
 def shared_context(
     text: ChatText, teacher: Path | Any, seen: Mapping[tuple[int, ...], Sequence[int]], section: str
 ) -> int | None:
-    """Return the longest row that both the student and the teacher, with its extra context, can read."""
+    """Return the maximum row length for the student and the teacher, which also reads its extra context."""
     context, theirs = text.context, context_of(_config(teacher))
     if theirs is None:
         return context
     left = theirs - max((len(framed) - len(plain) for plain, framed in seen.items()), default=0)
     if context is not None and context <= left:
         return context
-    print(f"{section}: rows end at {left} tokens, since the teacher's context is {theirs}")
+    print(f"{section}: rows end at {left} tokens, because the teacher's context is {theirs}")
     return left

@@ -25,16 +25,16 @@ from posttrain.train.step import StepClosure
 
 
 def trpo_refusal(params: TrainingParams) -> str | None:
-    """Return why a run cannot use this update rule; None if it can."""
+    """Return the reason why a run cannot use this update rule; None if it can."""
     if params.activations != "keep":
         value = f"activations = {params.activations}"
-        return f"{value}: update trpo differentiates twice, which needs all of them. Use keep"
+        return f"{value}: update trpo differentiates twice, which needs all activations. Use keep"
     if params.compile:
-        return "compile = true: update trpo differentiates twice, which it cannot. Remove it"
+        return "compile = true: update trpo differentiates twice, which compiled layers do not support. Remove it"
     if params.device.precision == "bf16":
         return "device.precision = bf16: update trpo solves for its step in float32. Use fp32 or auto"
     if params.optimizer.average or params.optimizer.matrices != "adamw":
-        return "optimizer.average and matrices: update trpo makes its own step. Remove them"
+        return "optimizer.average and matrices: update trpo computes its own step. Remove them"
     if params.optimizer.critic_first:
         return "optimizer.critic_first: update trpo moves the policy in each step. Remove it"
     return None
@@ -60,7 +60,7 @@ class TrustRegion:
         return float(sum(world.gathered(sum(float(part) for part in self._kls()))))
 
     def kl_gradient_product(self, vector: list[Tensor]) -> list[Tensor]:
-        """Return F v, the gradient of (gradient of mean KL) . v. At the old policy, KL's own gradient is 0."""
+        """Return F v, the gradient of (gradient of mean KL) . v. At the old policy, the gradient of the KL is 0."""
         parameters = [p for p in self._models.policy.parameters() if p.requires_grad]
         product = [torch.zeros_like(p) for p in parameters]
         with sdpa_kernel(SDPBackend.MATH):
@@ -90,7 +90,7 @@ class Trpo:
         self._params, self._critic = params, critic
 
     def step(self, closure: StepClosure, progress: float) -> dict[str, float]:
-        """Take one natural gradient step within the region, or none."""
+        """Take one natural gradient step within the region, or no step."""
         region = TrustRegion(closure)
         metrics = self._critic.step(closure, progress) if self._critic else closure()
         gradient = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._parameters]
@@ -110,7 +110,7 @@ class Trpo:
         return state
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         if self._critic:
             self._critic.load_state_dict(tensors)
 

@@ -15,12 +15,12 @@ SHOWN = 3
 
 
 def check_canaries(reward: RewardSum, prompts: Sequence[Prompt], where: str) -> None:
-    """Reject a reward that fails, or that scores a right completion below 1 or a wrong one above 0."""
+    """Reject a reward that fails, or that scores a right completion below 1 or a wrong completion above 0."""
     for name in reward.terms:
         scored = list(_scored(reward, name, prompts))
         if failed := [(rollout, score) for rollout, _, score in scored if score.status in FAILED]:
             rollout, score = failed[0]
-            what = f"the reward failed on {len(failed)} of {len(scored)} completions that are tried before the first "
+            what = f"the reward failed on {len(failed)} of {len(scored)} completions tried before the first "
             what += f"step{_status(score)}. The first is {excerpt(rollout.text, 100)} of prompt {rollout.prompt.id}"
             fix = f"{HOST.fix('reward', 'Fix the reward')} (docs/rewards.md#canaries)"
             raise RewardError(what=what, where=f"{where}.reward.{name}", fix=fix)
@@ -31,7 +31,7 @@ def check_canaries(reward: RewardSum, prompts: Sequence[Prompt], where: str) -> 
             if (score.value < 1 if right else score.value > 0)
         ]
         if faults:
-            what = f"{len(faults)} completions whose score is known are scored wrong. {'; '.join(faults[:SHOWN])}"
+            what = f"{len(faults)} completions with a known score are scored wrong. {'; '.join(faults[:SHOWN])}"
             fix = "Correct these prompts or the options of the reward, or set canaries: 0 (docs/rewards.md#canaries)"
             raise RewardError(what=what, where=f"{where}.reward.{name}", fix=fix)
 

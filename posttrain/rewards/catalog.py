@@ -1,4 +1,4 @@
-"""The rewards that params.yaml can use, and how posttrain reads their settings."""
+"""The rewards that params.yaml can use, and the parsing of their settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEARNED: Final = "model"
 
 
 def reward_named(name: str, where: str) -> Reward[Any]:
-    """Return the reward of this name, or the user's own by its import path: a Reward, or a function of all rollouts."""
+    """Return the reward with this name or import path (the user's own): a Reward, or a function of all rollouts."""
     if name in REWARDS:
         return REWARDS[name]
     if not is_import_path(name):
@@ -89,7 +89,7 @@ def term(name: Any, value: Any) -> WeightedReward:
         raise ValueError(f"'{name}' is {excerpt(value, 80)}. Give a weight, or {{weight: 1.0, OPTION: ...}}")  # noqa: TRY004
     shared = TERM_KEYS | (WORKER_KEYS if reward.isolated else frozenset())
     if taken := sorted(shared & reward.options.model_fields.keys()):
-        raise ValueError(f"the options of '{kind}' have `{taken[0]}`, a key of every reward. Name the option otherwise")
+        raise ValueError(f"the options of '{kind}' have `{taken[0]}`, a key of every reward. Rename the option")
     own = {key: value[key] for key in value if key not in shared}
     for key in own.keys() - reward.options.model_fields.keys():
         if near := get_close_matches(str(key), sorted(shared), n=1):
@@ -110,7 +110,7 @@ Rewards = Annotated[dict[str, WeightedReward], BeforeValidator(_terms)]
 
 
 def metric_settings(given: Any) -> Any:
-    """Return metrics as name -> options. A list of names gives no options."""
+    """Return metrics as name -> options. Names in a list have no options."""
     if isinstance(given, list):
         return {name: {} for name in given} if all(isinstance(name, str) for name in given) else given
     return (
@@ -151,7 +151,7 @@ MEASURED: Any = ["format"]
 def need_a_weight(terms: Mapping[str, WeightedReward]) -> Mapping[str, WeightedReward]:
     """Reject rewards that all have weight 0."""
     if not weights(terms):
-        raise ValueError("no reward has a weight other than 0. Name one, e.g. {correct: 1.0}")
+        raise ValueError("all rewards have weight 0. Give a reward a different weight, e.g. {correct: 1.0}")
     return terms
 
 
@@ -168,21 +168,21 @@ def refuse_metrics(terms: Mapping[str, WeightedReward]) -> Mapping[str, Weighted
 def with_metrics(
     terms: Mapping[str, WeightedReward], metrics: Mapping[str, WeightedReward]
 ) -> dict[str, WeightedReward]:
-    """Return rewards and metrics together. Reject a name that both have."""
+    """Return rewards and metrics together. Reject a name that occurs in both."""
     if twice := sorted(terms.keys() & metrics.keys()):
-        fix = f"Remove it from metrics, or name it otherwise: {{other: {{type: {twice[0]}}}}}"
+        fix = f"Remove it from metrics, or rename it: {{other: {{type: {twice[0]}}}}}"
         raise ValueError(f"'{twice[0]}' is in reward and in metrics. {fix}")
     return {**terms, **metrics}
 
 
 def need_reward_model(terms: Mapping[str, WeightedReward], reward_model: str) -> None:
-    """Reject a reward model without a reward that reads it, and the other way round."""
+    """Reject a reward model without a reward that uses it, and a reward `model` without a reward model."""
     if bool(learned(terms)) != (reward_model != NONE):
         raise ValueError(
-            f"reward_model = {reward_model}, reward = {', '.join(terms)}: a reward model is named where the reward "
-            f"`{LEARNED}` is, and only there. "
+            f"reward_model = {reward_model}, reward = {', '.join(terms)}: reward_model and the reward `{LEARNED}` "
+            "need each other. "
             + (
-                "Name one, e.g. reward_model: reward/main"
+                "Set one, e.g. reward_model: reward/main"
                 if reward_model == NONE
                 else f"Add `{LEARNED}` to reward, or set reward_model: {NONE}"
             )
@@ -192,20 +192,20 @@ def need_reward_model(terms: Mapping[str, WeightedReward], reward_model: str) ->
 def refuse_unread_model(terms: Mapping[str, WeightedReward]) -> None:
     """Reject a reward model that no reward uses."""
     if not learned(terms):
-        what = f"no reward reads it: the rewards are {', '.join(terms)}"
+        what = f"no reward uses it; the rewards are {', '.join(terms)}"
         fix = 'Add the reward `model`, e.g. reward={"model": 1.0}, or remove reward_model'
         raise ParamsError(what=what, where="reward_model", fix=fix)
 
 
 def refuse_learned(terms: Mapping[str, WeightedReward], fix: str) -> None:
-    """Reject the reward `model` if the call gives no reward model."""
+    """Reject the reward `model` if the call has no reward model."""
     if named := learned(terms):
-        what = f"the reward '{next(iter(named))}' is the score of a reward model, and none is given"
+        what = f"the reward '{next(iter(named))}' needs a reward model, but none is given"
         raise ParamsError(what=what, where="reward", fix=fix)
 
 
 def learned(terms: Mapping[str, WeightedReward]) -> dict[str, Any]:
-    """Return the rewards that read a reward model, including parts of other rewards, with their options."""
+    """Return the rewards that use a reward model, including parts of other rewards, with their options."""
     found = {name: term.options for name, term in terms.items() if (term.type or name) == LEARNED}
     inner = [learned(getattr(term.options, "of", {})) for term in terms.values()]
     return {**found, **{name: options for some in inner for name, options in some.items()}}

@@ -1,4 +1,4 @@
-"""Texts of a policy for another server, whose chat template may read some of them as the end of a turn."""
+"""Texts of a policy for another server, whose chat template could read parts of them as the end of a turn."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ _TOKENS: Final = re.compile(
 
 
 def without_chat_tokens(text: str) -> str:
-    """A text in which `<|im_end|>` and its like are `< |im_end|>`: readable, and no special token."""
+    """Return a text with special tokens such as `<|im_end|>` written as `< |im_end|>`: readable, but not special."""
     return _TOKENS.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)

@@ -44,7 +44,7 @@ class CodeOptions(Params):
         5.0, gt=0, le=600, description="CPU seconds of a program; wall time may be four times as long"
     )
     memory_mib: int = Field(512, ge=64, le=65_536, description="address space of a program")
-    output_kib: int = Field(1024, ge=1, le=65_536, description="most output of a program")
+    output_kib: int = Field(1024, ge=1, le=65_536, description="maximum output of a program")
     scratch_mib: int = Field(16, ge=1, le=65_536, description="size of the folder that a program may write to")
     sandbox: str = Field(
         "kernel",
@@ -83,7 +83,7 @@ _INFO: Final = TypeAdapter(CodeInfo)
 
 
 def code_info(info: Mapping[str, Any]) -> CodeInfo:
-    """Return the tests of a prompt. A ValueError says what is wrong with them."""
+    """Return the tests of a prompt. A ValueError explains an error in them."""
     if "tests" not in info and "stdout" in info:
         info = {**info, "tests": [{"stdin": info.get("stdin", ""), "stdout": info["stdout"]}]}
     if "tests" not in info:
@@ -114,7 +114,7 @@ def _check_python(name: str, text: str) -> None:
 
 
 def assertions(info: CodeInfo) -> str:
-    """Return the assertions as one Python text; empty if the tests are inputs with outputs."""
+    """Return all assertions as one Python text; empty if the tests are inputs with outputs."""
     if isinstance(info.tests, str):
         return info.tests
     return "\n".join(test for test in info.tests if isinstance(test, str))
@@ -205,7 +205,7 @@ def _score_fn(options: CodeOptions, context: Context) -> ScoreFn:
     except SandboxError as error:
         raise RewardError(what=error.what, where=context.place, fix=error.fix) from error
     except SandboxFailed as error:
-        fix = "Run `python -m posttrain.sandbox`, which says what this machine gives"
+        fix = "Run `python -m posttrain.sandbox` to see what this machine supports"
         raise RewardError(what=str(error), where=context.place, fix=fix) from error
     own = [] if options.sandbox == "kernel" else [options.sandbox]
     held = ", ".join([*own, *(mechanisms if options.sandbox != "none" else [])])

@@ -20,7 +20,9 @@ def _two_or_more(terms: dict[str, WeightedReward]) -> dict[str, WeightedReward]:
         raise ValueError(f"it has {len(terms)} reward. Give two or more, e.g. {{correct: 1.0, model: 1.0}}")
     for name, term in terms.items():
         if term.gate or term.normalise:
-            raise ValueError(f"{name}: gate and normalise are of a sum, and these are asked in turn. Remove them")
+            raise ValueError(
+                f"{name}: gate and normalise apply to a sum, but these rewards are asked in turn. Remove them"
+            )
     return terms
 
 
@@ -28,7 +30,7 @@ Several = Annotated[Rewards, AfterValidator(_two_or_more)]
 
 
 class CascadeOptions(Params):
-    """A list of rewards. Each one scores what the reward before it could not score."""
+    """A list of rewards. Each reward scores only the completions that the reward before it could not score."""
 
     of: Several = Field(description="rewards in order, as in `reward`")
     unsure: dict[str, list[float]] = Field(
@@ -40,14 +42,14 @@ class CascadeOptions(Params):
     def _bands(self) -> CascadeOptions:
         for name, band in self.unsure.items():
             if name not in list(self.of)[:-1]:
-                raise ValueError(f"unsure has '{name}', which is not in `of` or is the last there")
+                raise ValueError(f"unsure has '{name}', which is missing from `of` or is its last entry")
             if len(band) != 2 or band[0] > band[1]:
                 raise ValueError(f"unsure.{name} = {band}: write two numbers in order, e.g. [-0.5, 0.5]")
         return self
 
 
 class MilestoneOptions(Params):
-    """Rewards that a completion reaches one after the other."""
+    """Milestones: rewards that a completion reaches one after another."""
 
     of: Several = Field(description="rewards in order, as in `reward`; a milestone is reached at score 1")
     credits: list[float] | None = Field(
@@ -58,7 +60,9 @@ class MilestoneOptions(Params):
     @model_validator(mode="after")
     def _a_credit_each(self) -> MilestoneOptions:
         if self.credits is not None and len(self.credits) != len(self.of):
-            raise ValueError(f"credits has {len(self.credits)} numbers for {len(self.of)} rewards. Give one for each")
+            raise ValueError(
+                f"credits has {len(self.credits)} numbers for {len(self.of)} rewards. Give one number for each reward"
+            )
         return self
 
 

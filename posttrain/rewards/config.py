@@ -1,4 +1,4 @@
-"""The settings of scores, without those of sampling."""
+"""The settings of scores, without the settings of sampling."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class ConnectionParams(Params):
         300.0, gt=0, description="seconds without any reply after which the rest of a round fails"
     )
     concurrency: int = Field(8, ge=1, le=256, description="parallel requests")
-    per_minute: float | None = Field(None, gt=0, description="most requests per minute; null: no limit")
+    per_minute: float | None = Field(None, gt=0, description="maximum requests per minute; null: no limit")
 
     @field_validator("key", mode="before")
     @classmethod
@@ -75,21 +75,23 @@ class ConnectionParams(Params):
         except ValueError:
             plain = False
         if not plain or parts is None or parts.username or parts.password or parts.query or parts.fragment:
-            raise ValueError("give http(s)://HOST[:PORT]/PATH without login and '?'; a secret is named by `key`")
+            raise ValueError(
+                "give http(s)://HOST[:PORT]/PATH without login and '?'; `key` names the variable with the secret"
+            )
         if parts.path.rstrip("/").endswith("/completions"):
-            raise ValueError("what follows /v1 is added to it. Write http(s)://HOST[:PORT]/v1")
+            raise ValueError("posttrain adds the path after /v1. Write http(s)://HOST[:PORT]/v1")
         return url
 
     @field_validator("body")
     @classmethod
     def _leaves_the_question(cls, body: dict[str, Any]) -> dict[str, Any]:
         if decided := [name for name in DECIDED if name in body]:
-            raise ValueError(f"{decided[0]}: {DECIDED[decided[0]]} decides it. Remove it")
+            raise ValueError(f"{decided[0]}: {DECIDED[decided[0]]} sets it. Remove it")
         return body
 
 
 class NoReply(Exception):  # noqa: N818  a result, not a defect
-    """After all tries, the endpoint gave no usable reply."""
+    """The endpoint gave no usable reply after all tries."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
@@ -103,7 +105,7 @@ class NoReply(Exception):  # noqa: N818  a result, not a defect
 
 
 class TryAgainError(Exception):
-    """One try failed. `wait`: seconds that the endpoint asks to wait."""
+    """One try failed. `wait`: the waiting time in seconds that the endpoint requests."""
 
     def __init__(self, reason: str, wait: float = 0.0) -> None:
         super().__init__(reason)
@@ -111,7 +113,7 @@ class TryAgainError(Exception):
 
 
 class SilentError(TryAgainError):
-    """One try got no answer at all."""
+    """One try received no answer."""
 
 
 class Connection:
@@ -127,7 +129,7 @@ class Connection:
         self.counts: Counter[str] = Counter()
 
     def run(self, questions: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a round of questions. In a notebook, which has its own event loop, a thread runs it."""
+        """Return the result of a round of questions. In a notebook (with its own event loop), a thread runs it."""
 
         async def opened() -> T:
             async with self._opened():
@@ -229,10 +231,10 @@ class Connection:
             raise NoReply("error", f"HTTP {status}: {self._message(content)}")
         what, fix = f"{self._params.url} answers HTTP {status}", "Check url and model"
         if response.is_redirect:
-            fix = "It redirects, which is not followed: give the final address as url"
+            fix = "posttrain does not follow its redirect. Set url to the final address"
         elif status in (401, 403):
             name = self._params.key
-            fix = f"Put a valid key into ${name}" if name else "Name the environment variable with its key: `key`"
+            fix = f"Put a valid key into ${name}" if name else "Set `key` to the environment variable with its key"
         raise RewardError(what=what, where=self._where, fix=fix)
 
     def _message(self, content: bytes) -> str:
@@ -257,7 +259,9 @@ async def _limited(response: httpx.Response, largest: int) -> bytes:
     """Return the bytes of a reply. Reject a compressed one, which was not requested and may unpack to gigabytes."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
-        raise TryAgainError(f"the reply is compressed ({excerpt(encoding, 40)}), which was not asked for")
+        raise TryAgainError(
+            f"the reply is compressed ({excerpt(encoding, 40)}), but posttrain did not request compression"
+        )
     content = bytearray()
     async for chunk in response.aiter_raw(65_536):
         content += chunk
@@ -274,7 +278,7 @@ def _secret(name: str, where: str) -> str:
         raise RewardError(what=what, where=where, fix=fix)
     if not (secret.isascii() and secret.isprintable() and " " not in secret):
         what = f"the value of the environment variable {name} cannot be a key: it has spaces or odd characters"
-        raise RewardError(what=what, where=where, fix="Set it to the key alone")
+        raise RewardError(what=what, where=where, fix="Set it to the key only")
     return secret
 
 

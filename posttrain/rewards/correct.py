@@ -1,4 +1,4 @@
-"""The reward `correct`: whether the final answer of a completion equals the prompt's answer (docs/rewards.md)."""
+"""The reward `correct`: 1 if the final answer of a completion equals the prompt's answer (docs/rewards.md)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class CorrectOptions(NumericOptions):
     form: Form = Field(
         "auto",
         description="math, choice: how the answer is marked: boxed, hashes (####), answer_is ('the answer is'), tags "
-        "(<answer>), whole (nothing else); auto: the last of these. A form other than auto overrides `after`",
+        "(<answer>), whole (nothing else); auto: the last mark of any of these forms. A form other than auto "
+        "overrides `after`",
     )
     unmarked: bool = Field(
         False,
@@ -47,8 +48,8 @@ class CorrectOptions(NumericOptions):
     choices: str = Field("ABCD", pattern="^[A-Z]{2,26}$", description="choice: the letters, two or more")
     pairs: Literal["unsure", "points", "intervals"] = Field(
         "unsure",
-        description="math: meaning of (1, 2) in the prompts' answers; points: `x = 1, y = 2` is also right; "
-        "intervals: `1 < x < 2` is also right; unsure: both are",
+        description="math: meaning of (1, 2) in the prompts' answers; points: also accept `x = 1, y = 2`; intervals: "
+        "also accept `1 < x < 2`; unsure: accept both",
     )
     pattern: str | None = Field(
         None,
@@ -86,11 +87,11 @@ def _check_pattern(pattern: str | None) -> None:
 
 
 class AnswerKind(NamedTuple):
-    """How answers of one kind are compared, if that needs its own code: a file in answer_kinds/."""
+    """How answers of one kind are compared, if the kind needs extra code: a file in answer_kinds/."""
 
     score: Callable[[Rollout, CorrectOptions], Score]
     why_unreadable: Callable[[str, CorrectOptions], str | None]
-    """Return why a prompt's answer cannot be read; None if it can."""
+    """Return the reason why a prompt's answer cannot be read; None if it can."""
 
 
 KINDS: Final[Listing[AnswerKind]] = Listing("posttrain.rewards.answer_kinds", "KINDS")
@@ -197,7 +198,7 @@ def _written(answer: str, options: CorrectOptions) -> str:
 
 @rule(CorrectOptions, _cannot_score, examples=_examples, isolated=lambda options: options.answer in MAY_TAKE_LONG)
 def correct(rollout: Rollout, options: CorrectOptions) -> Score:
-    """Return 1 if the final answer is the expected one."""
+    """Return 1 if the final answer is the expected answer."""
     score = PLAIN.get(options.answer) or KINDS[options.answer].score
     try:
         return score(rollout, options)

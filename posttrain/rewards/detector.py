@@ -57,6 +57,6 @@ def _detector(language: str) -> Any:
         raise RewardError(what="the package py3langid is not installed", where=where, fix=INSTALL) from error
     detector = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE)
     if language not in detector.labels:
-        fix = f"Give an ISO 639 code that it knows. {did_you_mean(language, detector.labels)}"
-        raise RewardError(what=f"py3langid does not know '{language}'", where=where, fix=fix)
+        fix = f"Give an ISO 639 code that it supports. {did_you_mean(language, detector.labels)}"
+        raise RewardError(what=f"py3langid does not support '{language}'", where=where, fix=fix)
     return detector

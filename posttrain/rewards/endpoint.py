@@ -27,7 +27,7 @@ class ServedModelOptions(LearnedOptions, ConnectionParams):
 
     url: str = Field(description="URL that conversations are posted to, e.g. http://127.0.0.1:8000/classify")
     label: int | None = Field(
-        None, ge=0, description="index of the output that is the score, from 0; null: the model has only one"
+        None, ge=0, description="index of the output that is the score, from 0; null: the model has only one output"
     )
 
 
@@ -71,7 +71,7 @@ class ServedModel(Connection):
         label = self._options.label
         if len(outputs) > 1 if label is None else label >= len(outputs):
             fix = f"Set label to the output that is the score, 0 to {len(outputs) - 1}"
-            what = f"label = {'null' if label is None else label}, and the model gives {len(outputs)} outputs"
+            what = f"label = {'null' if label is None else label}, but the model has {len(outputs)} outputs"
             raise RewardError(what=what, where=self._where, fix="Remove label" if len(outputs) == 1 else fix)
         if not math.isfinite(outputs[label or 0]):
             raise NoReply("error", f"the score {outputs[label or 0]} is not finite")

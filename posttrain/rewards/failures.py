@@ -1,4 +1,4 @@
-"""Remove rollouts that a reward could not score from the batch, and end a run with too many of them."""
+"""Remove rollouts that a reward could not score from the batch, and end a run with too many such rollouts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_FAILED = 0.1
 
 def _some_are_scored(share: float) -> float:
     if share >= 1:
-        raise ValueError("nothing would have to be scored, and then there is nothing to learn. Use a number below 1")
+        raise ValueError("at 1, every completion may fail, which leaves nothing to train on. Use a number below 1")
     return share
 
 
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 def wait_above(on_failures: OnFailures, max_failed: float) -> float | None:
-    """Return the share of unscored rollouts at which a run waits; None if it does not wait."""
+    """Return the share of unscored rollouts above which a run waits; None if it does not wait."""
     return max_failed if on_failures == "wait" else None
 
 
@@ -62,7 +62,7 @@ class Recent:
     total: float = 0.0
 
     def add(self, lost: int, count: int) -> Recent:
-        """Count more rollouts. Older ones fade."""
+        """Count more rollouts. Older rollouts fade."""
         fade = min(1.0, max(MEMORY - count, 0) / self.total) if self.total else 1.0
         self.failed, self.total = self.failed * fade + lost, self.total * fade + count
         return self
@@ -102,9 +102,12 @@ class FailureLimit:
         first = next(((scored, *failed) for scored, failed in zip(rollouts, failures, strict=True) if failed), None)
         if first is not None:
             rollout, name, score = first
-            source = "as its task failed" if rollout.failed else f"by reward '{name}'"
-            what = f"{lost} of {count} completions could not be scored, the first {source} {_example(rollout, score)}"
-            nothing = "Nothing is left to learn from or to measure" if not kept else ""
+            source = "because its task failed" if rollout.failed else f"in reward '{name}'"
+            what = (
+                f"{lost} of {count} completions could not be scored; the first failed {source} "
+                f"{_example(rollout, score)}"
+            )
+            nothing = "Nothing is left to train on or to measure" if not kept else ""
             self._judge(recent, what, f"Fix the {'task' if rollout.failed else 'reward'}", nothing, "")
         for name in self._reward.only_measured:
             self._measured(name, [rollouts[place] for place in kept])
@@ -125,7 +128,7 @@ class FailureLimit:
         if nothing:
             raise RewardError(what=f"{what}. {nothing}, whatever max_failed is", where=self._where, fix=fix)
         if recent.total >= LEAST and recent.failed > self._most * recent.total:
-            what += f". {recent.failed / recent.total:.0%} of the last {recent.total:.0f} are more than max_failed = "
+            what += f". {recent.failed / recent.total:.0%} of the last {recent.total:.0f} exceed max_failed = "
             fix += ", or raise max_failed. A failed score never counts as 0 (docs/rewards.md)"
             raise RewardError(what=f"{what}{self._most:g}", where=self._where, fix=fix)
         print(f"{self._where}: {what}. They are left out{means}", file=sys.stderr)

@@ -26,7 +26,7 @@ def _tags(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
     if names is None:
         return None
     if not names or len({name.lower() for name in names}) < len(names) or not all(map(_NAME.fullmatch, names)):
-        raise ValueError("tags are different names without < and >. Write e.g. [think, answer]")
+        raise ValueError("tags must be different names without < and >. Write e.g. [think, answer]")
     return names
 
 
@@ -45,9 +45,9 @@ class FormatOptions(NumericOptions):
     @model_validator(mode="after")
     def _one_form(self) -> FormatOptions:
         if self.tags is not None and self.template is not None:
-            raise ValueError("tags and template are two forms. Remove one of them")
+            raise ValueError("tags and template exclude each other. Remove one of them")
         if self.empty != "refuse" and self.tags is None:
-            raise ValueError("empty is read only with tags. Remove empty, or set tags")
+            raise ValueError("empty only works with tags. Remove empty, or set tags")
         if self.template is not None:
             from posttrain.rewards.patterns import valid_pattern  # few runs need the package behind it
 
@@ -87,7 +87,7 @@ def well_formed(rollout: Rollout, options: FormatOptions) -> Score:
 
 
 def _tag_fault(text: str, tags: tuple[str, ...], empty: Literal["refuse", "allow"]) -> str:
-    """Return why the text is not exactly these tags, each opened and closed once, with white space between them."""
+    """Return the reason why the text is not exactly these tags, each used once, with white space between them."""
     like = "|".join(map(re.escape, tags))
     # also </ think >, <THINK> and <think id=1>: text inside a part that a lenient reader would take for a tag
     seen = list(re.finditer(rf"<[\s/]*(?:{like})(?![\w-])[^<>]*>", text, re.IGNORECASE))
@@ -105,7 +105,7 @@ def _tag_fault(text: str, tags: tuple[str, ...], empty: Literal["refuse", "allow
 
 
 def _has_text(part: str) -> bool:
-    """Return whether the text has visible characters. Zero-width and blank characters do not count."""
+    """Tell whether the text has visible characters. Zero-width and blank characters do not count."""
     return any(char.isprintable() and not char.isspace() and char not in BLANK for char in part)
 
 

@@ -21,7 +21,7 @@ def terms_given(reward: Any) -> dict[str, WeightedReward]:
     _refuse_no_reward(reward)
     name = getattr(reward, "__name__", "reward")
     if name == "<lambda>":
-        fix = 'Give it one: reward={"short": lambda rollouts: ...}'
+        fix = 'Give it a name: reward={"short": lambda rollouts: ...}'
         raise ParamsError(what="a lambda has no name for its metrics", where="reward", fix=fix)
     return {name: _term("reward", reward)}
 
@@ -81,7 +81,7 @@ def _in_this_process(reward: Reward[Any]) -> Reward[Any]:
 
 
 def with_terms(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings whose `reward` and `watch.reward` may be functions, with these as terms."""
+    """Return settings whose `reward` and `watch.reward` may be functions, with the functions converted to terms."""
     found = dict(settings)
     if _has_functions(found.get("reward")):
         found["reward"] = terms_given(found["reward"])
@@ -92,6 +92,6 @@ def with_terms(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_functions(reward: Any) -> bool:
-    """Return whether a reward contains more than names and their settings."""
+    """Tell whether a reward contains more than names and their settings."""
     given = list(reward.values()) if isinstance(reward, Mapping) else [reward]
     return any(callable(one) or isinstance(one, Reward | tuple) for one in given)

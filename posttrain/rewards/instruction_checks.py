@@ -1,4 +1,4 @@
-"""Instructions that a program can verify, similar to IFEval (Zhou et al. 2023). The texts and the code are our own.
+"""Instructions that a program can verify, similar to IFEval (Zhou et al. 2023). The texts and the code are posttrain's.
 
 An instruction is a mapping with its `kind` and its options: `{"kind": "words", "at_most": 20}`.
 """
@@ -69,7 +69,7 @@ CHECKS: Final[Mapping[str, Check]] = {
 
 
 def fault(instructions: Any) -> str | None:
-    """Return why a value is not a valid list of instructions; None if it is."""
+    """Return the reason why a value is not a valid list of instructions; None if it is."""
     if not isinstance(instructions, Sequence) or isinstance(instructions, str) or not instructions:
         return "its info has no list `instructions`"
     for one in instructions:
@@ -96,7 +96,7 @@ def _wrong_option(instruction: Instruction) -> str | None:
 
 
 def followed(instruction: Instruction, text: str) -> bool:
-    """Return whether a text follows an instruction."""
+    """Tell whether a text follows an instruction."""
     text, options = text.strip(), {name: value for name, value in instruction.items() if name != "kind"}
     return bool(text) and CHECKS[instruction["kind"]].followed(text, **options)
 

@@ -1,4 +1,4 @@
-"""Score 1 for a completion that is JSON and valid against a schema: a file, one in params.yaml, or the prompt's own."""
+"""Score 1 for a completion with JSON that matches a schema (a file, in params.yaml, or in the prompt's row)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def valid_json(rollout: Rollout, options: SchemaOptions) -> Score:
     except TimeoutError as error:
         return Score(0.0, "unparseable", str(error))
     except RecursionError:
-        return Score(0.0, "error", "the schema refers to itself without end")
+        return Score(0.0, "error", "the schema refers to itself endlessly")
     return Score(1.0) if wrong is None else Score(0.0, reason=f"{wrong.json_path}: {wrong.message:.100}")
 
 
@@ -128,7 +128,7 @@ def _parts(value: dict[str, Any] | list[Any]) -> list[Any]:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name is there twice in an object")
+        raise ValueError("an object has a name twice")
     return found
 
 
@@ -165,7 +165,7 @@ def _read(schema: str) -> str:
 
 @lru_cache(4096)
 def _fault(schema: str) -> str:
-    """Return why a schema cannot be used; empty if it can."""
+    """Return the reason why a schema cannot be used; empty if it can."""
     try:
         loaded = parse_json(schema)
         if not isinstance(loaded, dict | bool):
@@ -184,11 +184,14 @@ def _fault(schema: str) -> str:
     except SchemaError as error:
         return f"the schema is wrong at {error.json_path}: {error.message:.120}"
     except Unresolvable as error:
-        return f"the schema has not what it refers to, {excerpt(error.ref, 80)}. Put it under $defs; nothing is fetched"
+        return (
+            f"the schema does not contain its reference {excerpt(error.ref, 80)}. Put it under $defs; posttrain "
+            "does not download references"
+        )
     except ValueError as error:
         return f"the schema {schema[:40]!r} cannot be used ({error}). Give a mapping, or a file {CUSTOM}/NAME.json"
     except RecursionError:
-        return "the schema refers to itself without end"
+        return "the schema refers to itself endlessly"
     return ""
 
 

@@ -35,7 +35,7 @@ def _scripts(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in KNOWN:
             raise ValueError(
-                f"'{name:.40}' is not a script, which are e.g. latin, cyrillic, han. {did_you_mean(name, KNOWN)}"
+                f"'{name:.40}' is not a supported script, e.g. latin, cyrillic, han. {did_you_mean(name, KNOWN)}"
             )
     return names
 
@@ -60,7 +60,7 @@ class LanguageOptions(Params):
     @model_validator(mode="after")
     def _one_way(self) -> LanguageOptions:
         if not self.script and "script" in self.model_fields_set:
-            raise ValueError("script is empty. Name at least one, e.g. latin")
+            raise ValueError("script is empty. Give at least one, e.g. latin")
         if bool(self.script) == bool(self.detect):
             raise ValueError("give either script, e.g. latin, or detect, e.g. fr")
         return self
@@ -74,7 +74,9 @@ def in_language(rollout: Rollout, options: LanguageOptions) -> Score:
     """
     if options.detect:
         share = share_in(options.detect, _SKIPPED.sub(" ", rollout.text))
-        return Score(0.0, "unparseable", "it has too few words to tell the language") if share is None else Score(share)
+        return (
+            Score(0.0, "unparseable", "it has too few words to detect the language") if share is None else Score(share)
+        )
     letters = "".join(rf"\p{{Script={name}}}" for name in options.script)
     target = regex.compile(rf"[{letters}\p{{M}}]+")
     runs = [run for run in _RUNS.findall(_SKIPPED.sub(" ", rollout.text)) if not _SINGLE.fullmatch(run)]

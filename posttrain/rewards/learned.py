@@ -1,4 +1,4 @@
-"""The reward model as a reward, or one of several (reward.sets)."""
+"""The reward model as a reward, or one of several reward models (reward.sets)."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ AS_TRAINED = LearnedOptions(truncated="score", hide=None)
 
 
 class ModelOptions(LearnedOptions):
-    """The reward model that scores, and how it scores steps."""
+    """The choice of the reward model, and how it scores steps."""
 
-    part: str | None = Field(None, description="the name of a model in a set (reward.sets); null: the only one")
+    part: str | None = Field(None, description="the name of a model in a set (reward.sets); null: the only model")
     steps: Reduce | None = Field(
         None, description="score a completion after each step, and take the min, mean, sum or last of these scores"
     )
@@ -90,7 +90,7 @@ class RewardModel:
 
     @torch.no_grad()
     def by_step(self, rollouts: Sequence[Rollout], separator: str, reduce: Reduce) -> list[Score]:
-        """Return scores of completions that are judged after each step, as if they ended there.
+        """Return scores of completions after each step, as if the completion ended there.
 
         A step's value is the difference between the reduced scores with and without it, so the values add up to the
         score. Hidden thoughts are a part of the first step.
@@ -167,7 +167,7 @@ class RewardModel:
 
 
 def models_of(folder: Path) -> dict[str, Path]:
-    """Return the models of a set by name, or a single model under its own name."""
+    """Return the models of a set by name, or a single model by its name."""
     parts = {part.name: part for part in sorted(folder.glob("*")) if config_file(part).is_file()}
     return {folder.name: folder} if config_file(folder).is_file() or not parts else parts
 
@@ -178,8 +178,8 @@ def _score_fn(options: ModelOptions, context: Context) -> ScoreFn:
     found = models_of(context.reward_model)
     model = context.reward_model if options.part is None and len(found) == 1 else found.get(options.part or "")
     if model is None:
-        what = f"reward_model = {context.reward_model} has the models {', '.join(found)}, and part is {options.part}"
-        fix = f"Name one, e.g. NAME: {{type: model, part: {next(iter(found))}}}"
+        what = f"reward_model = {context.reward_model} has the models {', '.join(found)}, but part is {options.part}"
+        fix = f"Choose one, e.g. NAME: {{type: model, part: {next(iter(found))}}}"
         raise RewardError(what=what, where=context.place, fix=fix)
     scorer, reduce = RewardModel(model, context.device, context.text, options=options), options.steps
     score: ScoreFn = scorer if reduce is None else lambda rollouts: scorer.by_step(rollouts, options.separator, reduce)

@@ -1,4 +1,4 @@
-"""Options of rewards that ask a learned model: completions that were cut off, and thoughts that the model is not shown.
+"""Options of rewards with a learned model: completions that were cut off, and thoughts hidden from the model.
 
 A number for a completion that was cut off is only safe if no score is below it. A judge's scores have such a bound. A
 reward model's scores have none: where most are negative, 0 would pay the policy for never ending. So there the number
@@ -27,8 +27,9 @@ class LearnedOptions(Params):
 
     truncated: float | Literal["score"] = Field(
         0.0,
-        description="highest score of a completion that was cut off; it is also at most the lowest score of the same "
-        "prompt's samples and its own score as if it had ended; score: score it as any other",
+        description="highest score of a completion that was cut off; at most the lowest score of the prompt's "
+        "samples, and at most the score of the same text as a complete one; score: score it like any "
+        "other completion",
     )
     hide: str | None = Field(
         "<think>",
@@ -39,7 +40,7 @@ class LearnedOptions(Params):
 
     @property
     def most_if_cut(self) -> float | None:
-        """The highest score of a completion that was cut off; None: it is scored as any other."""
+        """The highest score of a completion that was cut off; None: it is scored like any other completion."""
         return None if self.truncated == "score" else self.truncated
 
 

@@ -35,16 +35,16 @@ class LengthOptions(Params):
         None, ge=1, description="with target: distance from it at which the score is 0; null: the target"
     )
     shape: Literal["linear", "cosine", "step"] = Field(
-        "linear", description="how the score falls from 1 to 0; step: 1 up to the end, 0 beyond"
+        "linear", description="shape of the fall from 1 to 0; step: 1 up to the end, 0 beyond"
     )
-    unit: Literal["tokens", "words"] = Field("tokens", description="what is counted in the last completion")
+    unit: Literal["tokens", "words"] = Field("tokens", description="unit of the length of the last completion")
 
     @model_validator(mode="after")
     def _one_aim(self) -> LengthOptions:
         if (self.target is None) == (self.limit is None):
             raise ValueError("give either target or limit")
         if self.width is not None and self.target is None:
-            raise ValueError("width is read only with target. Remove width, or give target instead of limit")
+            raise ValueError("width only works with target. Remove width, or give target instead of limit")
         return self
 
     @property
@@ -84,14 +84,12 @@ class OverlongOptions(Params):
 def _overlong(options: OverlongOptions, context: Context) -> ScoreFn:
     longest = context.max_tokens
     if longest is None:
-        raise ValueError("sampling.max_tokens is not known here; `reward test` knows it with --run")
+        raise ValueError("sampling.max_tokens is not known here; run `reward test` with --run")
     return lambda rollouts: [
         Score(soft_overlong(len(ids), longest, options.fraction)) if (ids := completion_ids(rollout)) else NO_TOKENS
         for rollout in rollouts
     ]
 
 
-NO_TOKENS = Score(
-    0.0, "error", "its tokens are not known; `reward test` knows them with --run, or of a table of rollouts"
-)
+NO_TOKENS = Score(0.0, "error", "its tokens are not known; run `reward test` with --run, or on a table of rollouts")
 REWARDS = {"length": of_length, "overlong": Reward(_overlong, OverlongOptions, shaping=True)}

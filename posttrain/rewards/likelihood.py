@@ -1,4 +1,4 @@
-"""The reward `likelihood`: the log-prob of a completion's text under a served model, which may have another tokenizer.
+"""The reward `likelihood`: the log-prob of a completion's text under a served model (any tokenizer).
 
 vLLM and `posttrain serve` return the log-probs of a conversation's tokens and format it with their own template.
 posttrain subtracts the tokens of the conversation without the completion from those with it.

@@ -67,7 +67,7 @@ def final_number(text: str, options: NumericOptions) -> Decimal | None:
 
 
 def _stands_alone(text: str, found: re.Match[str]) -> bool:
-    """Return whether a number is not part of a range, fraction, sum or date, and not negated."""
+    """Tell whether a number is not part of a range, fraction, sum or date, and not negated."""
     before = text[max(0, found.start(2) - 60) : found.start(2)]
     part = _PART.search(before) and not _BOX.search(before)
     return not part and not _MORE.match(text, found.end())
@@ -79,7 +79,7 @@ def expected_number(answer: str, after: str | None) -> Decimal | None:
 
 
 def why_no_number(answer: str, after: str | None) -> str:
-    """Return why `expected_number` cannot read an answer."""
+    """Return the reason why `expected_number` cannot read an answer."""
     written = (answer if after is None else answer.rpartition(after)[2]).strip()
     if after is None and (mark := re.search(r"(#{2,}|[Aa]nswer( is)?:?)\s*\S{1,20}\Z", written)):
         return f"text; set after: '{mark[1]}' if the number follows it"

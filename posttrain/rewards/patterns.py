@@ -29,7 +29,7 @@ Match = Literal["search", "full"]
 
 
 def matches(pattern: str, text: str, match: Match) -> bool:
-    """Return whether the pattern is found in the text or matches all of it.
+    """Tell whether the pattern is found in the text or matches all of it.
 
     Raise TimeoutError if that takes too long.
     """
@@ -38,12 +38,12 @@ def matches(pattern: str, text: str, match: Match) -> bool:
         found = compiled.search if match == "search" else compiled.fullmatch
         return found(text, timeout=SECONDS) is not None
     except TimeoutError as error:
-        what = f"matching {excerpt(pattern)} takes over {SECONDS:g} s of CPU time; avoid a repetition in a repetition"
+        what = f"matching {excerpt(pattern)} takes over {SECONDS:g} s of CPU time; avoid nested repetition"
         raise TimeoutError(what) from error
 
 
 def pattern_score(pattern: str, text: str, match: Match) -> Score:
-    """Return 1 if the pattern matches, else 0. A completion on which it takes too long scores 0 too."""
+    """Return 1 if the pattern matches, else 0. A completion with a timeout also scores 0."""
     try:
         return Score(float(matches(pattern, text, match)))
     except TimeoutError as error:
@@ -55,7 +55,7 @@ def valid_pattern(pattern: str) -> str:
     if len(pattern) > LONGEST:
         raise ValueError(f"{excerpt(pattern)} has {len(pattern):,} characters. Write at most {LONGEST:,}")
     if (size := written_out(pattern)) > MOST:
-        what = f"{excerpt(pattern)} is {size:,} characters long with its repeats written out"
+        what = f"{excerpt(pattern)} is {size:,} characters long when its repeats are expanded"
         raise ValueError(f"{what}, which takes gigabytes. Repeat at most {MOST:,} in all, or use + and *")
     try:
         _compiled(pattern)
@@ -88,7 +88,7 @@ def _compiled(pattern: str) -> Any:
 
 
 class PatternOptions(Params):
-    """The pattern, and how it must match."""
+    """The pattern, and the kind of match."""
 
     pattern: Annotated[str, AfterValidator(valid_pattern)] = Field(
         description="a regular expression, e.g. '(?i)step 1'"

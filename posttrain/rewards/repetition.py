@@ -14,7 +14,7 @@ from posttrain.settings.params import Params
 
 
 class RepetitionOptions(Params):
-    """What counts as repetition, and how much is free."""
+    """The length of n-grams, and the share of repetition without penalty."""
 
     n: int = Field(4, ge=1, le=100, description="length of an n-gram")
     limit: float = Field(0.0, ge=0, lt=1, description="share of repeated n-grams that is not penalised")

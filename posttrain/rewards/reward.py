@@ -1,4 +1,4 @@
-"""A reward: a function from rollouts to scores with its own options; and a reward with its weight."""
+"""A reward (a function from rollouts to scores, with options), and a reward with its weight."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Each = Callable[[Rollout, Any], Score | float | Awaitable[Score | float]]
 
 @dataclass(frozen=True)
 class Context:
-    """Values that a reward may need in addition to its options."""
+    """Context that a reward may need in addition to its options."""
 
     device: Runtime | None
     """The device; None in a worker process."""
@@ -45,7 +45,7 @@ class Context:
     text: ChatText | None = None
     """The policy's tokenizer and template."""
     max_tokens: int | None = None
-    """The most tokens of a sampled completion."""
+    """Maximum number of tokens of a sampled completion."""
     name: str = ""
     """The reward's name in params.yaml."""
     sign: Literal[1, -1] = 1
@@ -75,29 +75,29 @@ class Reward(Generic[O]):
     score_fn: Callable[[O, Context], ScoreFn]
     options: type[O] = field(default=NoOptions)  # type: ignore[assignment]
     cannot_score: Callable[[Prompt, O], str | None] = lambda prompt, options: None  # noqa: ARG005
-    """Return why it cannot judge the answers to a prompt; None if it can."""
+    """Return the reason why it cannot judge the answers to a prompt; None if it can."""
     shaping: bool = False
-    """Whether it judges form, length or style, not the outcome. Such a reward does not decide which prompts can be
+    """True if it judges form, length or style, not the outcome. Such a reward does not decide which prompts can be
     judged, which groups are sampled again, or what a filter keeps."""
     examples: Callable[[Prompt, O], Examples] = lambda prompt, options: Examples()  # noqa: ARG005
     """Completions of a prompt with known scores. They are scored before the first step of a run."""
     isolated: bool | Callable[[O], bool] = False
-    """Whether it runs in worker processes with a time limit, for code that may hang, crash or come from others; or a
+    """True if it runs in worker processes with a time limit, for code that may hang, crash or come from others; or a
     function of its options that returns this."""
     each: Each | None = None
     """The function of one rollout that it is made from. Each call has its own time limit and fails alone."""
     by_step: Callable[[O], bool] = lambda options: False  # noqa: ARG005
-    """Whether its scores are sums over steps (Score.steps). Advantages per token use the values at the steps' ends."""
+    """True if its scores are sums over steps (Score.steps). Advantages per token use the values at the steps' ends."""
 
     compares: Callable[[O], bool] = lambda options: False  # noqa: ARG005
-    """Whether a score depends on the other rollouts that are scored with it."""
+    """True if a score depends on the other rollouts that are scored with it."""
 
     most_if_cut: Callable[[O], float | None] = lambda options: None  # noqa: ARG005
     """The highest score of a completion that was cut off, which then gets no more than any sample of its prompt; None:
     it is scored as any other."""
 
     def in_workers(self, options: O) -> bool:
-        """Return whether it runs in worker processes with these options."""
+        """Tell whether the reward runs in worker processes with these options."""
         return self.isolated(options) if callable(self.isolated) else self.isolated
 
 
@@ -153,20 +153,20 @@ def as_score(returned: Any) -> Score:
 
 
 def raised(error: Exception) -> Score:
-    """Return the score after a reward raised."""
+    """Return the score of a rollout after a reward raised."""
     text = shortened(masked(str(error)), 300)
     return Score(0.0, "error", f"it raised {type(error).__name__}: {text}{place_in_own_code(error)}")
 
 
 class WeightedReward(Params):
-    """A reward in a sum."""
+    """A reward in a weighted sum."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     type: str = Field("", description="the reward's type; default: the reward of this name")
     reward: Reward[Any] = Field(exclude=True, repr=False, description="options of the judge")
     weight: float = Field(1.0, description="the score is multiplied by this in the sum; 0: measured, but not counted")
-    gate: bool = Field(False, description="true: not added; if its score is <= 0, the sum is at most 0")
+    gate: bool = Field(False, description="true: the score is not added, but a score <= 0 limits the sum to at most 0")
     normalise: bool = Field(False, description="true: use z-scores among the samples of a round")
     shaping: bool | None = Field(
         None,
@@ -176,7 +176,8 @@ class WeightedReward(Params):
     workers: int = Field(2, ge=1, le=64, description="number of worker processes")
     concurrency: int = Field(16, ge=1, description="parallel calls of an `async` function per worker process")
     env: list[str] = Field(
-        [], description="names of variables with secrets that the worker processes get; no other secrets are passed on"
+        [],
+        description="names of secret environment variables to pass to worker processes; no other secrets are passed on",
     )
     options: SerializeAsAny[Params] = Field(default_factory=NoOptions, description="the reward's own options")
 
@@ -188,21 +189,21 @@ class WeightedReward(Params):
 
     @property
     def counted(self) -> float:
-        """The factor of its score in the sum."""
+        """The weight of its score in the sum."""
         return 0.0 if self.gate else self.weight
 
     @property
     def outcome(self) -> bool:
-        """Whether it belongs to the outcome."""
+        """True if the reward belongs to the outcome."""
         return bool(self.counted) and not self.judges_form
 
     @property
     def judges_form(self) -> bool:
-        """Whether it judges form, length or style."""
+        """True if the reward judges form, length or style."""
         return self.reward.shaping if self.shaping is None else self.shaping
 
     def options_for(self, task_options: Mapping[str, Mapping[str, Any]]) -> Params:
-        """Return the options. A task's options for this reward apply where the user sets none."""
+        """Return the options. A task's options for this reward apply if the user sets none."""
         defaults = task_options.get(self.type, {})
         own = {name: getattr(self.options, name) for name in self.options.model_fields_set}
         return type(self.options)(**{**defaults, **own})

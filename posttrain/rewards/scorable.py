@@ -26,7 +26,10 @@ TEACH = "Train on demonstrations in this form (sft), or ask for it in the prompt
 
 
 def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prompt], where: str) -> list[Prompt]:
-    """Return the prompts that every gate, and a reward for more than form, can judge. Print how many are left out."""
+    """Return the prompts that all gates and a reward for more than form can judge.
+
+    Print the number of dropped prompts.
+    """
     counted = {name: terms[name] for name in weights(terms)} or dict(terms)
     judging = [name for name, term in counted.items() if term.outcome] or list(counted)
     gates = [name for name, term in terms.items() if term.gate]
@@ -44,7 +47,7 @@ def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prom
     name, unreadable = next(iter(unscorable.items()))
     blank = not any(prompt.answer.strip() for prompt in prompts) and {why for _, why in unreadable} == {"empty"}
     if len(lost) == len(prompts) and blank:
-        what = f"reward '{name}' compares with the prompt's answer, and no prompt has one"
+        what = f"reward '{name}' compares with the prompt's answer, but no prompt has an answer"
         raise DataError(what=what, where=where, fix="Add answers, or use rewards without them, e.g. {model: 1.0}")
     first, why = next(((prompt, why) for prompt, why in unreadable if prompt.answer.strip()), unreadable[0])
     what = f"reward '{name}' cannot read {len(unreadable)} of {len(prompts)} answers, "
@@ -58,7 +61,7 @@ def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prom
 
 
 def judged_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prompt], where: str) -> list[Prompt]:
-    """Return the same; but all prompts, which then have no score, if they only lack answers."""
+    """Return the same prompts; or, if prompts only lack answers, all prompts, which then have no score."""
     if any(prompt.answer.strip() for prompt in prompts) or not (unanswered := _need_answers(terms, prompts)):
         return scorable_prompts(terms, prompts, where)
     named = " and ".join(f"'{name}'" for name in unanswered)
@@ -81,24 +84,24 @@ NOT_JUDGED: Final = "it does not judge this prompt"
 
 
 def why_not_scorable(name: str, term: WeightedReward, prompt: Prompt) -> str | None:
-    """Return why a reward cannot judge the answers to a prompt; None if it can."""
+    """Return the reason why a reward cannot judge the answers to a prompt; None if it can."""
     why = _said("cannot_score", name, term, prompt)
     return str(why) if why else None
 
 
 def row_fault(name: str, term: WeightedReward, row: Rollout) -> str | None:
-    """Return why a reward cannot score a table's answers, which have no tokens, no `answer` and no `info`.
+    """Return why a reward cannot score a table's answers. They have no tokens, no `answer` and no `info`.
 
     `row`: an example row.
     """
     if (mode := getattr(term.options, "mode", "score")) != "score":
-        return f"mode {mode} compares samples of a prompt, and rows are scored one by one. Use score"
+        return f"mode {mode} compares samples of a prompt, but rows are scored separately. Use score"
     if (why := why_not_scorable(name, term, row.prompt)) is not None:
         return f"rows have no `answer` and no `info` ({why}). Use another reward"
     if term.reward.each is None or term.reward.in_workers(term.options):  # not one to be called in passing
         return None
     score = score_one(term.reward.each, row, term.options)
-    return f"it gives rows no score: {score.reason}. Use another reward" if score.status in FAILED else None
+    return f"it does not score rows: {score.reason}. Use another reward" if score.status in FAILED else None
 
 
 def known_completions(name: str, term: WeightedReward, prompt: Prompt) -> Examples:
@@ -125,7 +128,7 @@ def _said(what: Literal["cannot_score", "examples"], name: str, term: WeightedRe
 def check_scorable(
     terms: Mapping[str, WeightedReward], rollouts: Sequence[Rollout], where: str, count: int | None = None
 ) -> None:
-    """Reject completions (`count` in all) that no reward can read. Print which rewards cannot read all or some."""
+    """Reject completions (`count` in all) that no reward can read. Print the rewards that cannot read all or some."""
     counted = weights(terms)
     reasons = {name: _unread(name, rollouts) for name in counted}
     unread = [name for name in counted if len(reasons[name]) == len(rollouts)]
@@ -134,7 +137,7 @@ def check_scorable(
         return
     named = " and ".join(f"'{name}'" for name in sorted(unread))
     reason = rollouts[0].scores[unread[0]].reason
-    what = f"none of {count or len(rollouts)} completions can be read by {named}: {reason}; the first is "
+    what = f"none of {count or len(rollouts)} completions could be scored by {named}: {reason}; the first is "
     what += f"{excerpt(rollouts[0].text, 100)}"
     fix = TEACH
     cut = sum(rollout.truncated for rollout in rollouts)
@@ -181,7 +184,7 @@ def unread_in(rows: pl.DataFrame, correct: WeightedReward) -> Unread:
 
 
 def why_unread(row: Mapping[str, Any], correct: WeightedReward) -> str | None:
-    """Return why `correct` cannot read a row's answer; None if it can."""
+    """Return the reason why `correct` cannot read a row's answer; None if it can."""
     prompt = Prompt("", row["prompt"], (), row["answer"], json.loads(row["info"]), row["task"], row["problem"])
     return why_not_scorable("correct", correct, prompt)
 
@@ -194,10 +197,10 @@ def refuse_unread(found: Unread | None, section: str, counted: str) -> None:
     if found is None or found.rows <= MOST_ANSWERS * found.of:
         return
     learns = section.startswith("online.")
-    what = f"it sets no reward, so {'it learns' if learns else 'its score is'} by `correct`, which cannot read "
+    what = f"it sets no reward, so {'training' if learns else 'its score'} uses `correct`, which cannot read "
     what += f"{found.rows:,} of {found.of:,} answers {counted}:"
     fix = (
-        f"Name what {'it learns by' if learns else 'judges its completions'}, "
+        f"Set the reward {'to train on' if learns else 'that judges its completions'}, "
         "e.g. reward: {correct: {answer: exact}} for labels and other text, {correct: {answer: math}} for formulas "
         "(docs/rewards.md); "
         f"or write answers that it can read. At most {MOST_ANSWERS:.0%} may be left out"

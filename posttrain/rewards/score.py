@@ -39,7 +39,7 @@ class RewardSum:
 
     @phase("load")
     def load(self, prompts: Sequence[Prompt]) -> None:
-        """Create the scorers that these prompts need, so that errors appear before a run writes anything."""
+        """Create the scorers for these prompts, so that errors appear before a run writes anything."""
         for name, term in self.terms.items():
             for task in dict.fromkeys(prompt.task for prompt in prompts):
                 if all(prompt.task != task or why_not_scorable(name, term, prompt) for prompt in prompts):
@@ -57,7 +57,7 @@ class RewardSum:
 
     @phase("reward")
     def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Return the rollouts with a score for each part. A failed episode keeps its own status in each."""
+        """Return the rollouts with a score for each part. A failed episode keeps its status in each part."""
         failed = [rollout.failed for rollout in rollouts]
         scores_of = [{} if failure is None else dict.fromkeys(self.terms, failure) for failure in failed]
         for name in self.terms:
@@ -96,7 +96,7 @@ class RewardSum:
 
     @property
     def only_measured(self) -> list[str]:
-        """The parts that do not change the sum: metrics, and rewards with weight 0."""
+        """The parts that do not count in the sum: metrics, and rewards with weight 0."""
         return [name for name, term in self.terms.items() if not (term.counted or term.gate)]
 
     def failure(self, rollout: Rollout) -> tuple[str, Score] | None:
@@ -154,7 +154,7 @@ class RewardSum:
         return [next(given) if reasons[rollout.prompt.id] is None else why[rollout.prompt.id] for rollout in rollouts]
 
     def _closed(self, rollout: Rollout) -> bool:
-        """Return whether a gate is closed."""
+        """Tell whether a gate is closed."""
         return any(term.gate and rollout.scores[name].value <= 0 for name, term in self.terms.items())
 
     def _score_fn(self, name: str, task: str) -> ScoreFn:
@@ -200,7 +200,7 @@ def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Roll
 
 
 def make_score_fn(name: str, term: WeightedReward, options: Params, context: Context) -> ScoreFn:
-    """Return a function that scores rollouts with these options, in worker processes if the reward requires them."""
+    """Return a function that scores rollouts with these options, in worker processes if the reward needs them."""
     if term.reward.in_workers(options):
         return Workers(name, term, options, context.where)
     return term.reward.score_fn(options, replace(context, name=name))
@@ -233,7 +233,7 @@ def _by_task(rollouts: Sequence[Rollout]) -> dict[str, list[int]]:
 
 
 def at_most(limit: float, rollouts: Sequence[Rollout], scores: Sequence[Score], sign: int = 1) -> list[Score]:
-    """Return the scores, where completions that were cut off have min(limit, all scores of their prompt's samples).
+    """Return the scores. Completions that were cut off get min(limit, all scores of their prompt's samples).
 
     `sign`: -1 if the highest score is the worst. The last step of a score by step takes the difference.
     """

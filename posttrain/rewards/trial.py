@@ -59,7 +59,7 @@ class Subject:
 
     @property
     def together(self) -> bool:
-        """Whether it is a function of all rollouts, which may compare them."""
+        """True if the reward is a function of all rollouts, which may compare them."""
         kind = self.term.type or self.name
         return is_import_path(kind) and isroutine(load_object(kind, "reward"))
 
@@ -72,7 +72,7 @@ class Subject:
         return known_completions(self.name, self.term, prompt)
 
     def cannot_score(self, prompt: Prompt) -> str | None:
-        """Return why a run would leave the prompt out."""
+        """Return the reason why a run would drop the prompt."""
         return why_not_scorable(self.name, self.term, prompt)
 
     def options(self, prompt: Prompt) -> Params:
@@ -93,7 +93,7 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether the reward gave no score, or gave an example a score other than the expected one."""
+        """True if the reward gave no score, or an example got a score other than the expected score."""
         wanted = WANTED.get(self.row.expected, self.value)
         return self.status in FAILED or (self.status != LEFT_OUT and self.value != wanted)
 

@@ -22,14 +22,14 @@ class TurnsOptions(Params):
 
 def _cannot_score(prompt: Prompt, options: TurnsOptions) -> str | None:  # noqa: ARG001
     task = load_task(prompt.task)
-    return None if task.has_turns else f"its task '{prompt.task}' has no `reply` that could give rewards"
+    return None if task.has_turns else f"its task '{prompt.task}' has no `reply` that could return rewards"
 
 
 @rule(TurnsOptions, _cannot_score)
 def turns(rollout: Rollout, options: TurnsOptions) -> Score:
     """Return sum_t gamma^t r_t over the rewards of the task's steps."""
     if not rollout.turn_rewards:
-        return Score(0.0, "error", f"task '{rollout.prompt.task}' gives no rewards to turns")
+        return Score(0.0, "error", f"task '{rollout.prompt.task}' does not reward turns")
     return Score(sum(discounted(rollout, options.gamma)))
 
 
@@ -39,7 +39,7 @@ def discounted(rollout: Rollout, gamma: float) -> Sequence[float]:
 
 
 def placed_terms(terms: Mapping[str, WeightedReward]) -> dict[str, WeightedReward]:
-    """Return the parts whose rewards belong to single turns or steps. Other parts have a meaning only as a sum."""
+    """Return the parts with rewards for single turns or steps. Other parts are only meaningful as a sum."""
     placed = {name: term for name, term in terms.items() if term.counted and not term.normalise}
     return {
         name: term for name, term in placed.items() if _is_of_turns(name, term) or term.reward.by_step(term.options)
@@ -47,7 +47,7 @@ def placed_terms(terms: Mapping[str, WeightedReward]) -> dict[str, WeightedRewar
 
 
 def rewards_by_token(name: str, term: WeightedReward, rollout: Rollout) -> list[float]:
-    """Return the weighted reward of each turn or step on its last sampled token, and 0 on the others."""
+    """Return the weighted reward of each turn or step on its last sampled token, and 0 on all other tokens."""
     values = [0.0] * len(rollout.logps)
     for end, reward in _of_turns(term, rollout) if _is_of_turns(name, term) else _of_steps(name, rollout):
         if not 1 <= end <= len(values):
@@ -76,7 +76,9 @@ def _of_steps(name: str, rollout: Rollout) -> Iterable[Sequence[float]]:
     if not steps and (score.status == "unparseable" or not score.value):
         return [(len(rollout.logps), score.value)] if score.value else []
     if not steps:
-        what = "its scores have no steps: it returned none, or the rollouts are stored ones, which do not keep them"
+        what = (
+            "its scores have no steps: it returned none, or the rollouts are stored, and stored rollouts have no steps"
+        )
         raise RewardError(what=what, where=f"reward '{name}'", fix="Return Score(value, steps=...), or sample again")
     return steps
 

@@ -1,4 +1,4 @@
-"""Count the requests, tokens and cost of the verdicts behind a result, including those of cached verdicts.
+"""Count the requests, tokens and cost of the verdicts behind a result, including cached verdicts.
 
 A repeated run therefore reports the same numbers. timings/ shows what was requested anew and what came from the cache.
 """

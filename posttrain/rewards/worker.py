@@ -1,4 +1,4 @@
-"""A process that runs one reward: `python -m posttrain.rewards.worker`. It reads the reward, then rollouts to score."""
+"""A process that runs one reward: `python -m posttrain.rewards.worker`. It reads the reward, then scores rollouts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def finished(returned: Any) -> Any:
 
 
 def concurrently(each: Each, rollouts: Sequence[Rollout], options: Any, seconds: float, most: int) -> list[Score]:
-    """Return the scores of an `async` function, at most `most` at a time. Each has its own time limit."""
+    """Return the scores of an `async` function, at most `most` at a time. Each rollout has a separate time limit."""
     scores: list[Score] = _run(_concurrently(each, rollouts, options, seconds, most))
     return scores
 

@@ -47,7 +47,7 @@ class Workers:
             "concurrency": term.concurrency,
         }
         self._is_foreign = REWARDS.is_foreign(term.type or name)
-        """Whether the reward is not ours. Ours read texts alone: tokens as JSON take longer than their work."""
+        """True if the reward is not ours. Ours read texts alone: tokens as JSON take longer than their work."""
         self._slow: Status = "timeout" if self._is_foreign else "unparseable"
         """Our own parsers are slow only where a completion makes them so, which would else leave its group."""
         self._async = term.reward.each is not None and inspect.iscoroutinefunction(term.reward.each)

@@ -1,4 +1,4 @@
-"""Measure how far an engine's log-probs are from the model's own log-probs of the same tokens."""
+"""Measure the difference between an engine's log-probs and the model's own log-probs of the same tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORRYING: Final = {False: 0.01, True: 0.05}
 def sampler_gap(
     model: Any, rollouts: Sequence[Rollout], temperature: float, runtime: Runtime, where: str
 ) -> dict[str, float]:
-    """Return the mean and largest difference over some samples. Warn if the mean exceeds rounding."""
+    """Return the mean and largest difference over some samples. Warn if the mean is larger than rounding errors."""
     sampled = [rollout for rollout in rollouts if rollout.logps]
     some = sampled[:: max(len(sampled) // ROWS, 1)][:ROWS]
     if not some:
@@ -33,6 +33,6 @@ def sampler_gap(
     gap = (own - torch.tensor([logp for rollout in some for logp in rollout.logps], dtype=torch.float64)).abs()
     mean = float(gap.mean())
     if not mean <= WORRYING[runtime.bf16]:
-        what = f"the engine's log-probs differ from the model's own by {mean:.3g} nats a token"
+        what = f"the engine's log-probs differ from the model's own by {mean:.3g} nats per token"
         print(f"{where}: {what} (docs/watching.md#sampler-and-trainer-agree)", file=sys.stderr)
     return {"sampler_gap": mean, "sampler_gap_max": float(gap.max())}

@@ -50,7 +50,7 @@ class LocalSampler:
 
     @property
     def model(self) -> Any:
-        """The model that it samples from."""
+        """The model to sample from."""
         return self._model
 
     @property
@@ -105,7 +105,7 @@ BELOW_1 = 1 - 2**-30
 
 
 def steps_between_checks(device: torch.device) -> int:
-    """Return the number of steps between checks for ended rows. On an accelerator, each check waits for the device."""
+    """Return the number of steps between checks for ended rows. On a GPU, each check waits for the device."""
     return 1 if device.type == "cpu" else 8
 
 
@@ -195,7 +195,7 @@ class Decoder:
             backend.append_tokens(token_R, position_R)
 
     def _should_replace(self, token_R: Tensor) -> bool:
-        """Return whether enough rows have ended to drop them."""
+        """Tell whether enough rows have ended to drop them."""
         for token in self._stops:
             self._done_R |= token_R == token
         if self._steps == self._left:
@@ -262,7 +262,7 @@ class Decoder:
 
 
 class CompletionBuffer:
-    """The tokens and log-probs of each completion, and whether it has ended."""
+    """The tokens, log-probs and end of each completion."""
 
     def __init__(self, count: int, max_tokens: int, stops: Stops, strings: Sequence[str]) -> None:
         self.ids: list[list[int]] = [[] for _ in range(count)]
@@ -287,7 +287,7 @@ class CompletionBuffer:
         self.logps[number].extend(logps[: len(mine) - before])
 
     def keep(self, number: int, ids: Sequence[Tensor]) -> None:
-        """Append the tokens that the last added tokens were drawn from."""
+        """Append the sets of tokens that the last added tokens were drawn from."""
         mine = self.kept[number]
         mine.extend(ids[: len(self.ids[number]) - len(mine)])
 
@@ -323,7 +323,7 @@ def sample_next(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int 
 
 
 def sample_kept(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int | None) -> tuple[Tensor, Tensor, Kept]:
-    """Return the same tokens as `sample_next`, their log-probs among the kept tokens, and the kept tokens."""
+    """Return the same tokens as `sample_next`, their log-probs over the kept tokens, and the kept tokens."""
     p = top_k_top_p_mask(logits.softmax(1), top_p, top_k)
     token_R = logits.argmax(1) if draw_R is None else _drawn(p, draw_R)
     outside = p == 0
@@ -362,7 +362,7 @@ def _passed(p: Tensor, draw_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def top_k_top_p_mask(p: Tensor, top_p: float, top_k: int | None) -> Tensor:
-    """Return p with 0 for all but the likeliest tokens: first top_k, then the fewest with top_p of their mass.
+    """Return p with 0 for all but the likeliest tokens: first top_k, then the smallest set with top_p of their mass.
 
     Tokens tied with the last kept token are kept too, so that the result does not depend on the vocabulary's order.
     """

@@ -38,7 +38,7 @@ FINISHES: tuple[Finish, ...] = ("stop", "length")
 
 
 class DistributedSampler:
-    """Decodes with this process's policy. Prompts are dealt to the processes in turn, with all their requests.
+    """Decodes with this process's policy. Prompts are distributed over the processes in turn, with all their requests.
 
     Sharded models are gathered while they decode.
     """
@@ -101,11 +101,11 @@ class RankZeroSampler:
 
     @property
     def context(self) -> int | None:
-        """The most tokens of a request with its completion."""
+        """Maximum number of tokens of a request with its completion."""
         return self._longest
 
     def sync(self, model: Any, version: str) -> None:
-        """Give the weights to the engine. The other processes help to gather them."""
+        """Send the weights to the engine. The other processes help to gather them."""
         from posttrain.sampling.vllm.together import announce, follow
 
         self.version = version
@@ -116,7 +116,7 @@ class RankZeroSampler:
             announce("done")
 
     def rest(self) -> None:
-        """Let the engine give memory back, if it can."""
+        """Let the engine free memory, if it can."""
         rest(self._engine)
 
     def generate(

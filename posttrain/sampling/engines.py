@@ -34,15 +34,16 @@ EngineArgs = Annotated[
     dict[str, Any],
     Field(
         description="vLLM's own settings, passed on unchanged, e.g. {quantization: fp8, enable_prefix_caching: false}. "
-        "In a rollout also {sleep: true}: give the GPU's memory back while the policy is trained"
+        "In a rollout also {sleep: true}: free the GPU's memory while the policy is trained"
     ),
 ]
 """The setting `engine_args`."""
 Servers = Annotated[
     int | list[list[int]],
     Field(
-        description="vLLM servers that share the samples: their number, on the run's own devices; or the GPUs of "
-        "each, numbered as the run sees them, e.g. [[1], [2, 3]]: one on GPU 1, one on GPUs 2 and 3"
+        description="vLLM servers that share the samples: their number, on the run's own devices; or the GPUs of each "
+        "server, numbered as the run sees them, e.g. [[1], [2, 3]]: one server on GPU 1, one on GPUs 2 "
+        "and 3"
     ),
 ]
 """The setting `engine_servers`."""
@@ -97,10 +98,10 @@ ENGINES: Final[Listing[Engine]] = Listing("posttrain.sampling", "ENGINES", group
 
 
 def refuse_sampling(name: EngineName, sampling: SamplingParams, args: EngineArgs, servers: Servers) -> None:
-    """Raise if settings need a missing ability, or set options that posttrain sets to get the policy's log-probs."""
+    """Raise if settings need a missing ability, or set options that posttrain must set itself."""
     _refuse_servers(name, servers)
     if args and ENGINES[name].sets is None:
-        raise ValueError(f"engine_args: engine {name} has no settings of its own. Remove them, or set engine: vllm")
+        raise ValueError(f"engine_args: engine {name} has no extra settings. Remove them, or set engine: vllm")
     for key, value in args.items():
         plain = key.replace("-", "_").partition(".")[0]
         if decided := (ENGINES[name].sets or {}).get(plain):
@@ -125,5 +126,8 @@ def _refuse_servers(name: EngineName, servers: Servers) -> None:
     gpus = [(host, gpu) for host, one in hosts for gpu in one]
     right = servers >= 1 if isinstance(servers, int) else servers and all(servers) and min(gpu for _, gpu in gpus) >= 0
     if not right or len(set(gpus)) < len(gpus):
-        what = f"expected how many, or the GPUs of each server, each GPU once on a host (their hosts: {HOSTS})"
+        what = (
+            f"expected the number of servers, or the GPUs of each server, each GPU once on a host (their hosts: "
+            f"{HOSTS})"
+        )
         raise ValueError(f"engine_servers = {servers}: {what}. Write e.g. 2, or [[1], [2, 3]]")

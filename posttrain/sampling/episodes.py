@@ -113,7 +113,7 @@ class Episodes:
 
 
 def longest_row(prompts: Sequence[Prompt], sampling: SamplingParams, context: int | None) -> int:
-    """Return the most tokens of a row; for tasks with several turns the context, or a guess."""
+    """Return the maximum number of tokens of a row; for tasks with several turns the context, or a guess."""
     longest = max(len(prompt.ids) for prompt in prompts) + sampling.max_tokens
     if any(load_task(prompt.task).has_turns for prompt in prompts):
         return context or longest * 4

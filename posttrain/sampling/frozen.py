@@ -1,4 +1,4 @@
-"""A policy that is only sampled: its settings, how it is loaded, and its engine."""
+"""A policy that is only sampled: its settings, loading and engine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FrozenSampling(Params, metaclass=Called):
     def _within_the_engine(self) -> FrozenSampling:
         refuse_sampling(self.engine, self.sampling, self.engine_args, self.engine_servers)
         if SLEEP in self.engine_args:
-            raise ValueError(f"engine_args.{SLEEP}: no training takes turns with this sampling. Remove it")
+            raise ValueError(f"engine_args.{SLEEP}: it only works in a rollout, between training steps. Remove it")
         return self
 
 
@@ -86,7 +86,7 @@ def engine_of(config: FrozenSampling, where: str, version: str = "") -> OpenSamp
 def gap_of(
     sampler: Sampler, policy: SampledModel, drawn: Sequence[Rollout], temperature: float, name: str
 ) -> dict[str, float]:
-    """Return how far the sampler's log-probs are from the model's own; empty if they are the same."""
+    """Return the difference between the sampler's and the model's own log-probs; empty if they are the same."""
     if "exact" in sampler.can:
         return {}
     from posttrain.sampling.agreement import sampler_gap

@@ -32,18 +32,18 @@ Finish = Literal["stop", "length"]
 class SamplingParams(Params):
     """How completions are sampled."""
 
-    max_tokens: int = Field(32, ge=1, description="most tokens of a completion, including its stop token")
+    max_tokens: int = Field(32, ge=1, description="maximum tokens of a completion, including its stop token")
     temperature: float = Field(1.0, ge=1e-4, le=10, description="divides the logits, in training too")
     top_p: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="sample from the fewest likeliest tokens with this total probability",
+        description="sample from the smallest set of likeliest tokens with this total probability",
     )
     top_k: int | None = Field(None, ge=1, description="sample from this many likeliest tokens; null: all")
     stop: list[str] = Field(
         default_factory=list,
-        description="strings that also end a completion; they stay in its text",
+        description="additional strings that end a completion; they stay in its text",
     )
     rows: int = Field(1024, ge=1, description="completions that are decoded in parallel (affects memory and rounding)")
     kv_gb: float | None = Field(
@@ -62,16 +62,16 @@ class SamplingParams(Params):
 
     @property
     def truncates(self) -> bool:
-        """Whether only the likeliest tokens are sampled."""
+        """True if only the likeliest tokens are sampled."""
         return self.top_p < 1 or self.top_k is not None
 
 
 class KeptSampling(SamplingParams):
-    """The same, but completions carry the tokens that each token was drawn from. Log-probs are over these tokens."""
+    """Sampling that returns the set of tokens that each token was drawn from. Log-probs are over this set."""
 
 
 class RoutedSampling(SamplingParams):
-    """The same, but completions carry the experts that a mixture chose for their tokens."""
+    """Sampling that returns the experts that a mixture chose for the tokens."""
 
 
 MEMORY = {"rows", "kv_gb"}
@@ -80,7 +80,7 @@ MEMORY = {"rows", "kv_gb"}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Tokens to continue. Only the seed and the name decide the random numbers."""
+    """Tokens to continue. The random numbers depend only on the seed and the name."""
 
     ids: Sequence[int]
     name: str
@@ -122,7 +122,7 @@ class Sampler(Protocol):
 
     @property
     def context(self) -> int | None:
-        """The most tokens of a request with its completion; None: unknown."""
+        """Maximum number of tokens of a request with its completion; None: unknown."""
 
     def sync(self, model: Any, version: str) -> None:
         """Sample with these weights from now on."""
@@ -137,16 +137,16 @@ class Sampler(Protocol):
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """Return a completion for each request. `advance` is called with the number of newly finished ones."""
+        """Return a completion for each request. `advance` is called with the number of newly finished requests."""
         ...
 
 
 @runtime_checkable
 class Rests(Protocol):
-    """A sampler that can give memory back between two rounds."""
+    """A sampler that can free memory between two rounds."""
 
     def rest(self) -> None:
-        """Give memory back until samples are asked for again."""
+        """Free memory until the next samples are requested."""
 
 
 def rest(sampler: object) -> None:
@@ -166,7 +166,7 @@ def check_capacity(
     where = f"{section} ({HOST.settings_file})"
     free = free_bytes(torch.device("cpu"))
     if count * SAMPLE_BYTES > free:
-        what = f"{count:,} completions at a time take over {count * SAMPLE_BYTES / 1e9:.3g} GB of memory, and "
+        what = f"{count:,} completions at a time need over {count * SAMPLE_BYTES / 1e9:.3g} GB of memory, but "
         what += f"{free / 1e9:.3g} GB are free"
         raise ParamsError(what=what, where=where, fix="Lower the number of prompts or of samples of each")
     longest = max((len(ids) for ids in prompts), default=0)
@@ -214,7 +214,7 @@ def generate_rollouts(
     mixture: Mixture | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> list[Rollout]:
-    """Return the samples, ordered by prompt. The seed, the prompt's id and `name` decide the random numbers."""
+    """Return the samples, ordered by prompt. The random numbers depend on the seed, the prompt's id and `name`."""
     asked = [(prompt, sample) for prompt in prompts for sample in range(samples)]
     drawn: Counter[str] = Counter()
     names = []

@@ -1,4 +1,4 @@
-"""Choose which waiting requests to decode next, within the slots and the memory for keys and values."""
+"""Choose the waiting requests to decode next, within the slots and the memory for keys and values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Admission:
         self._waiting = deque(self._order())
 
     def take(self, running: Sequence[int]) -> list[int]:
-        """Return the numbers of the requests that join the running ones."""
+        """Return the numbers of the waiting requests that start now."""
         used, joining = {self._prompts[number] for number in running}, list[int]()
         longest = max(map(len, used), default=0)
         while self._waiting and len(running) + len(joining) < self._params.rows:

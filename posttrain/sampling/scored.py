@@ -22,7 +22,7 @@ from posttrain.sampling.step_labels import LabelledStep, StepLabels, labelled_st
 
 
 class SampleConfig(ScoredSampling):
-    """How a policy is sampled to make rows from its samples.
+    """Settings for sampling a policy to make rows from its samples.
 
     Example: `SampleConfig(reward={"correct": 1.0}, samples=4, sampling={"max_tokens": 200})`
     """
@@ -45,7 +45,7 @@ class SampleConfig(ScoredSampling):
 
 @dataclass(frozen=True)
 class ScoredSamples:
-    """The samples of a policy. Prompts with an unscored sample are left out."""
+    """The samples of a policy. Prompts with an unscored sample are dropped."""
 
     prompts: list[Prompt]
     rollouts: list[Rollout]

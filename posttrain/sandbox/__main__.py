@@ -9,8 +9,8 @@ from posttrain.sandbox.parent import ISOLATED, Limits, Sandbox, SandboxError, Sa
 from posttrain.sandbox.verdicts import run_program
 
 GIVES = {
-    "namespaces": "a file system with Python alone, a scratch folder in memory, no network",
-    "landlock": "no other file can be read, and none written outside the scratch folder",
+    "namespaces": "a file system with only Python, a scratch folder in memory, no network",
+    "landlock": "no other file can be read, and no file can be written outside the scratch folder",
     "seccomp": "no new process, socket, signal to others, or other call that a program does not need",
 }
 

@@ -1,4 +1,4 @@
-"""The program's end of the connection: it does what the tests ask for, and calls the functions that they pass."""
+"""The program's end of the connection: it executes the tests' requests, and calls functions that the tests pass."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Program(Codec):
         """The number of references to a container that the program does not keep, where `container` counts them."""
 
     def answer(self) -> None:
-        """Do what the tests ask for until they hang up."""
+        """Execute the tests' requests until they hang up."""
         while (request := receive(self._connection)) is not None:
             self._answer(request)
 
@@ -141,21 +141,21 @@ class Program(Codec):
         return found
 
     def container(self, value: Any) -> Any:
-        """Return a container of the program's as a value, or as a reference if the program keeps it."""
+        """Return a container of the program as a value, or as a reference if the program keeps it."""
         self._count = sys.getrefcount(value)
         if self._count > self._held and id(value) not in self._numbers and id(value) not in self._fresh:
             return self.other(value)
         return super().container(value)
 
     def new_number(self, value: Any) -> int:
-        """Return a number that this message alone uses."""
+        """Return a new number for a message."""
         if id(value) not in self._fresh:
             self._new += 1
             self._fresh[id(value)] = -self._new
         return self._fresh[id(value)]
 
     def write(self, value: Any, **more: Any) -> bytes:
-        """Return a message, with what the program has printed if the tests read it."""
+        """Return a message, with the program's output if the tests read it."""
         self._fresh.clear()
         printed = self._output.getvalue()
         self._output.seek(0)
@@ -194,7 +194,7 @@ class Program(Codec):
         return ["object", place, kind.__name__, base, callable(value)]
 
     def referred(self, node: list[Any], found: dict[int, Any]) -> Any:
-        """Return an object of the program's, a function of the tests', or an exception."""
+        """Return an object of the program, a function of the tests, or an exception."""
         match node:
             case ["object", int(place)]:
                 return self._objects[place]
@@ -243,7 +243,7 @@ def _plain(value: Any) -> Any:
 
 
 def _defined(value: Any, name: str) -> str:
-    """Return whether an object's class has an attribute from the library, or of its own; empty if it has none."""
+    """Tell whether an object's class has an attribute from the library, or of its own; empty if it has none."""
     kind = next((kind for kind in type(value).__mro__ if name in vars(kind)), None)
     if kind is None or kind is object or vars(kind)[name] is None:
         return ""

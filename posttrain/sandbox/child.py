@@ -55,7 +55,7 @@ def run_program(source: str) -> int:
 
 
 def answer_calls(given: dict[str, Any], connection: socket.socket) -> None:
-    """Run a program's definitions, then what its tests request, until they hang up."""
+    """Run a program's definitions, then execute the tests' requests until they hang up."""
     names = _namespace("solution")
     program = Program(connection, lambda name: eval(name, names))  # noqa: S307  isolated by now
     try:
@@ -165,7 +165,7 @@ class Tests(Asking):
             self.remote.fault = f"{self._line(line or at)}: {why}" if line or at else why
 
     def _fault(self, error: Exception) -> str:
-        """Return why the tests fail by themselves, or because the program's objects are not in this process."""
+        """Return the reason why tests fail without the program, or because its objects are in another process."""
         theirs = self.remote.blames(error)
         if not theirs and isinstance(error, NameError | ImportError) and _is_of_tests(error):
             return f"the tests fail by themselves: {_shown(error)}"
@@ -181,7 +181,7 @@ class Tests(Asking):
             return f"{', '.join(sorted(unseen))} cannot see objects of the program"
         if unreached := self.remote.words & UNREACHED:
             names = ", ".join(sorted(name.lstrip(".") for name in unreached))
-            return f"what the tests do with {names} does not reach the program, which runs in another process"
+            return f"the tests use {names}, which does not affect the program in its process"
         return ""
 
     def _line(self, line: int) -> str:
@@ -193,7 +193,7 @@ def _places(error: BaseException) -> list[tuple[str, int]]:
 
 
 def _is_of_tests(error: BaseException) -> bool:
-    """Return whether the tests' own text raised the error, not program text that they evaluate."""
+    """Tell whether the tests' own text raised the error, not program text that they evaluate."""
     frames = traceback.extract_tb(error.__traceback__)
     return not frames or frames[-1].filename in ("<tests>", "<setup>") or frames[-1].filename.startswith("<frozen")
 

@@ -1,4 +1,4 @@
-"""Judge each program in a process that the user's command starts in its own isolation: bwrap, runsc, docker run.
+"""Judge each program in a process that the user's command starts and isolates: bwrap, runsc, docker run.
 
 The command starts a Python that reads this package and the program from its input and prints the verdict. It judges as
 elsewhere: with the same limits, the program and its tests in separate processes, and additionally the kernel's
@@ -39,14 +39,14 @@ SHOWN: Final = 300
 
 
 class Command:
-    """The user's command, in whose isolation programs are judged. It starts anew for each program."""
+    """The user's command, which isolates programs. It is started again for each program."""
 
     alive: Final = True
 
     def __init__(self, words: str) -> None:
         self.words = shlex.split(words)
         if not self.words or shutil.which(self.words[0]) is None:
-            what = f"sandbox: '{words.partition(' ')[0]}' is neither kernel, none nor a command of this machine"
+            what = f"sandbox: '{words.partition(' ')[0]}' must be kernel, none or a command on this machine"
             raise SandboxError(what=what, fix="Install it, or correct `sandbox` (docs/rewards.md)")
         folder = Path(__file__).parent
         self._package = {f"sandbox/{file.name}": file.read_text(encoding="utf-8") for file in folder.glob("*.py")}

@@ -1,4 +1,6 @@
-"""The process that all programs are forked from. It runs none itself, and holds nothing that programs may not see.
+"""The process that all programs are forked from.
+
+It does not run programs itself, and contains nothing that programs must not see.
 
 It starts once and enters namespaces. For each program it forks a process that is restricted by limits, Landlock and
 seccomp before it sees a byte of the program. It imports only the standard library and this package.
@@ -63,7 +65,7 @@ def _hold(rules: int | None, code: bytes) -> None:
 
 
 def _attempt(step: Any) -> str:
-    """Return why a step fails, tried in a temporary process; empty if it works."""
+    """Return the reason why a step fails, tried in a temporary process; empty if it works."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -35,7 +35,7 @@ def landlock_version() -> int:
 
 
 def make_rules(read: Iterable[str], listed: Iterable[str], written: Iterable[str]) -> int:
-    """Return a file descriptor of rules: these paths with their contents may be read, listed or written, no others."""
+    """Return a file descriptor of rules: only these paths with their contents may be read, listed or written."""
     version = landlock_version()
     files = ALL_FILES[5 if version >= 5 else 3]
     fields = [files, *([ALL_NETWORK] if version >= 4 else []), *([ALL_SCOPES] if version >= 6 else [])]

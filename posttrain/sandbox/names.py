@@ -1,4 +1,4 @@
-"""The names that tests use: their own, and the program's."""
+"""The names that tests use: names of the tests, and names of the program."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Asking(ast.NodeTransformer):
 
 
 class Names(dict[str, Any]):
-    """The names of the tests. Those that they do not define are the program's, as they are when they are used."""
+    """The names of the tests. Names that the tests do not define belong to the program and are looked up on use."""
 
     def __init__(self, names: dict[str, Any], remote: Remote, entry: str | None, wanted: list[str]) -> None:
         super().__init__(names)
@@ -62,7 +62,7 @@ class Names(dict[str, Any]):
             raise
         if is_object(found) and (name in sys.stdlib_module_names or (self._entry and name in TYPES)):
             raise self._remote.refuse(
-                f"the tests use `{name}` without importing it, and the program has its own. Import it"
+                f"the tests use `{name}` without importing it, but the program also defines it. Import it"
             )
         if isinstance(found, ProgramFunction):  # a variable may change, a function hardly does
             self[name] = found
@@ -99,7 +99,7 @@ class Solution(types.ModuleType):
 
 
 def words(tree: ast.AST) -> set[str]:
-    """Return the names in a text, and its attributes with a point."""
+    """Return the names in a text, and its attributes with a leading dot."""
     nodes = list(ast.walk(tree))
     found = {node.id for node in nodes if isinstance(node, ast.Name)}
     found |= {f".{node.attr}" for node in nodes if isinstance(node, ast.Attribute)}
@@ -113,7 +113,7 @@ def words(tree: ast.AST) -> set[str]:
 
 
 def free_names(tests: str) -> list[str]:
-    """Return the names that tests use and neither define nor import, which the program must define."""
+    """Return the names that the program must define: used by the tests, but neither defined nor imported there."""
     tables, used, defined = [symtable.symtable(tests, "<tests>", "exec")], set(), set(dir(builtins))
     defined |= {symbol.get_name() for symbol in tables[0].get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     while tables:

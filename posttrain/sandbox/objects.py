@@ -1,4 +1,4 @@
-"""References to a program's objects, and what the tests may ask of them.
+"""References to a program's objects, and the operations that tests may use on them.
 
 The program could answer yes to `x == 3`. So it is never asked for an operator between an object and a plain value. If
 the object extends `list`, `int` etc., the tests read its plain value and compare that; otherwise it is an error.
@@ -27,7 +27,7 @@ MOST_AHEAD, PLAIN_BEFORE = 256, 64
 
 @dataclass
 class Ahead:
-    """Values of an iterator that have arrived and are not used yet."""
+    """Values of an iterator that have arrived but are not used yet."""
 
     values: deque[Any] = field(default_factory=deque)
     end: BaseException | None = None
@@ -143,7 +143,7 @@ class ProgramFunction(ProgramObject):
 
 
 def is_object(value: Any) -> bool:
-    """Return whether a value is a reference to an object of the program's."""
+    """Tell whether a value is a reference to an object of the program."""
     return type(value) in (ProgramObject, ProgramFunction)
 
 

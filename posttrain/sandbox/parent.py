@@ -72,7 +72,7 @@ class Limits:
 
 
 def kernel_kills() -> int:
-    """Return how many processes the kernel has killed for lack of memory."""
+    """Return the number of processes that the kernel has killed for lack of memory."""
     file = Path("/proc/vmstat")
     words = file.read_text(encoding="ascii").split() if file.exists() else []
     return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
@@ -94,12 +94,12 @@ class Process:
 
     @property
     def starved(self) -> bool:
-        """Whether the kernel has killed processes for lack of memory since it began."""
+        """True if the kernel has killed processes for lack of memory since it began."""
         return kernel_kills() > self.kills
 
     @property
     def verdict(self) -> bytes:
-        """Return its report after it was ready. Raise SandboxFailed if it never was."""
+        """Return its report after it was ready. Raise SandboxFailed if it was never ready."""
         ready, line, rest = self.report.partition(b"\n")
         if ready != b"ready":
             raise SandboxFailed(f"a process did not start: {self.report[:300].decode(errors='replace')}")
@@ -156,17 +156,17 @@ class Sandbox:
 
     @property
     def mechanisms(self) -> list[str]:
-        """The kernel's isolation mechanisms that are in use."""
+        """The isolation mechanisms of the kernel that are in use."""
         return [name for name, why in self.found.items() if not why]
 
     @property
     def holds(self) -> bool:
-        """Whether programs are isolated: files by either mechanism, everything else by seccomp."""
+        """True if programs are isolated: files by either mechanism, everything else by seccomp."""
         return "seccomp" in self.mechanisms and bool({"namespaces", "landlock"} & {*self.mechanisms})
 
     @property
     def alive(self) -> bool:
-        """Whether it can start programs."""
+        """True if the process can start programs."""
         return not self._lost and self._process.poll() is None
 
     @contextlib.contextmanager
@@ -213,7 +213,7 @@ class Sandbox:
         return answer
 
     def watch(self, process: Process, others: Sequence[Process], pipes: Mapping[int, bytearray], limits: Limits) -> str:
-        """Read the pipes until the process ends. Return why it was stopped; empty if it was not."""
+        """Read the pipes until the process ends. Return the reason why it was stopped; empty if it was not stopped."""
         start = time.monotonic()
         poll = select.poll()
         for descriptor in (process.handle, *pipes):

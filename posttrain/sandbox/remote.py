@@ -1,4 +1,4 @@
-"""The tests' end of the connection: it asks the program, and calls functions of the tests for it."""
+"""The tests' end of the connection: it sends requests to the program, and calls functions of the tests for it."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class Remote(Codec):
         self._next = 0
 
     def blames(self, error: BaseException) -> bool:
-        """Return whether an exception came from the program."""
+        """Tell whether an exception came from the program."""
         return any(error is one for one in self._blamed)
 
     def blame(self, error: BaseException) -> BaseException:
-        """Return an exception as one that the program has raised."""
+        """Return an exception marked as raised by the program."""
         self._blamed.append(error)
         return error
 
     def refuse(self, why: str) -> NotPlainError:
-        """Return an exception: the tests ask for something impossible, so the program is not at fault."""
+        """Return the exception for an impossible request of the tests: the program is not at fault."""
         line = self.line()
         self.fault = self.fault or (f"line {line} of the tests: {why}" if line else why)
         return NotPlainError(why)
@@ -70,7 +70,7 @@ class Remote(Codec):
         return frame.f_lineno if frame is not None else 0
 
     def loaded(self) -> str:
-        """Return why the program's definitions failed; empty if they did not."""
+        """Return the reason why the program's definitions failed; empty if they did not fail."""
         try:
             self._answer()
         except Exception as error:  # noqa: BLE001  of any type, by its name
@@ -78,11 +78,11 @@ class Remote(Codec):
         return ""
 
     def named(self, name: str) -> Any:
-        """Return what a name or an expression means in the program."""
+        """Return the value of a name or an expression in the program."""
         return self.ask("name", name)
 
     def ask(self, action: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Return what the program answers. Raise what it raises."""
+        """Return the program's answer, or raise its exception."""
         with self._lock:
             if self.ended:
                 raise self.blame(RuntimeError(self.ended))
@@ -119,7 +119,7 @@ class Remote(Codec):
             self._called(function, args, kwargs)
 
     def result(self, kind: Any, value: Any) -> Any:
-        """Return what a call has returned, or raise what it has raised."""
+        """Return the result of a call, or raise its exception."""
         if kind == "returned":
             return value
         self.raised += 1
@@ -143,13 +143,13 @@ class Remote(Codec):
         send(self._connection, reply)
 
     def new_number(self, value: Any) -> int:
-        """Return a number for a container of the tests, whose changes are sent from now on."""
+        """Register a container of the tests, and return its number. Its changes are sent from now on."""
         self._next += 1
         self.share(self._next, value)
         return self._next
 
     def error(self, value: BaseException) -> Any:
-        """Return an exception of the tests: no text of an assertion."""
+        """Return an exception of the tests, without the text of an assertion."""
         if not any(value is one for one in self._errors):
             self._errors.append(value)
         kinds = type(value).__mro__
@@ -159,10 +159,10 @@ class Remote(Codec):
         return ["error", self.encode(known), self.encode(args), number]
 
     def other(self, value: Any) -> Any:
-        """Return a reference to what stays here, or the plain value that it extends."""
+        """Return a reference to a value that stays here, or the plain value that it extends."""
         if is_object(value):
             if value._posttrain_ahead.values:
-                raise self.refuse("an iterator of the program that was read ahead can only be read on")
+                raise self.refuse("an iterator of the program that was read ahead can only be read further")
             return ["object", value._posttrain_place]
         if isinstance(value, type):
             if "_posttrain_place" in vars(value):
@@ -185,7 +185,7 @@ class Remote(Codec):
         raise self.refuse(f"{article} {kind} cannot be sent to the program. {fix}")
 
     def referred(self, node: list[Any], found: dict[int, Any]) -> Any:
-        """Return a reference to an object of the program's, or an exception."""
+        """Return a reference to an object of the program, or an exception."""
         match node:
             case ["object", int(place), str(kind), str(base), bool(callable_)]:
                 made = ProgramFunction if callable_ else ProgramObject
@@ -223,7 +223,7 @@ class Remote(Codec):
         )
 
     def is_kind(self, value: Any, kinds: Any) -> bool:
-        """Return isinstance(value, kinds) for values that may be the program's."""
+        """Return isinstance(value, kinds) for values that may belong to the program."""
         if type(kinds) in (tuple, UnionType):
             return any(self.is_kind(value, one) for one in getattr(kinds, "__args__", kinds))
         if not is_object(value):
@@ -235,19 +235,19 @@ class Remote(Codec):
         return self._is_shared(kinds) and bool(self.ask("isinstance", value, kinds))
 
     def is_subclass(self, value: Any, kinds: Any) -> bool:
-        """Return issubclass(value, kinds) for classes that may be the program's."""
+        """Return issubclass(value, kinds) for classes that may belong to the program."""
         if type(kinds) is tuple:
             return any(self.is_subclass(value, one) for one in kinds)
         theirs = any(type(one) is ProgramFunction for one in (value, kinds))
         return bool(self.ask("issubclass", value, kinds)) if theirs else issubclass(value, kinds)
 
     def kind_of(self, value: Any, *more: Any) -> Any:
-        """Return type(value) for a value that may be the program's."""
+        """Return type(value) for a value that may belong to the program."""
         theirs = not more and is_object(value)
         return self.ask("type", value) if theirs else type(value, *more)
 
     def _is_shared(self, kind: Any) -> bool:
-        """Return whether both ends have a class."""
+        """Tell whether both ends have a class."""
         if not issubclass(type(kind), type):
             return is_object(kind)
         known = library_class(kind.__module__, kind.__qualname__) is kind

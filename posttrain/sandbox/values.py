@@ -82,7 +82,7 @@ class Codec:
     """One end of a connection. Both ends keep copies of the same containers, by number, and send their changes."""
 
     imports = False
-    """Whether the other end may make this one import modules of Python's library."""
+    """True if the other end may make this one import modules of Python's library."""
 
     def __init__(self) -> None:
         self.classes: dict[str, type] = {}
@@ -96,7 +96,7 @@ class Codec:
         self._queue: list[tuple[int, Any]] = []
 
     def learn(self, names: Mapping[str, Any], module: str) -> None:
-        """Keep the classes that the setup has defined in a module, except those with an `__eq__` of their own.
+        """Keep the classes that the setup has defined in a module, except classes that define `__eq__`.
 
         With such a class a program could make an object that is equal to any plain value.
         """
@@ -124,7 +124,7 @@ class Codec:
         return json.dumps({"value": node, "contents": contents, **more}).encode()
 
     def read(self, text: bytes) -> tuple[Any, dict[str, Any]]:
-        """Return the value of a message, and the message. Raise ValueError for anything else."""
+        """Return the value in a message, and the message. Raise ValueError for any other input."""
         try:
             message = json.loads(text)
             found = {entry[0]: self._container(*entry[:3]) for entry in message["contents"]}
@@ -171,7 +171,7 @@ class Codec:
         raise NotImplementedError
 
     def share(self, number: int, value: Any) -> None:
-        """Keep a container whose changes are sent."""
+        """Register a container whose changes are sent."""
         self.shared[number] = value
         self._numbers[id(value)] = number
 
@@ -183,7 +183,7 @@ class Codec:
         return value
 
     def keep(self) -> None:
-        """Remember what the shared containers hold now."""
+        """Remember the current content of the shared containers."""
         self._snapshots = {number: _items(value) for number, value in self.shared.items()}
 
     def class_of(self, value: type) -> Any:
@@ -207,11 +207,11 @@ class Codec:
         raise NotImplementedError
 
     def referred(self, node: list[Any], found: dict[int, Any]) -> Any:
-        """Return what a reference from the other end stands for."""
+        """Return the value behind a reference from the other end."""
         raise NotImplementedError
 
     def _is_of_setup(self, kind: type) -> bool:
-        """Return whether a class of the setup has nothing but attributes."""
+        """Tell whether a class of the setup has nothing but attributes."""
         known = {*self.classes.values()}
         return kind in known and known.union((object, ABC, Generic)).issuperset(kind.__mro__)
 
@@ -262,7 +262,7 @@ class Codec:
 
 
 def _compares(kind: type) -> bool:
-    """Return whether a class has an `__eq__` that somebody has written."""
+    """Tell whether a class has an `__eq__` that somebody has written."""
     code = getattr(getattr(kind, "__eq__", None), "__code__", None)
     return code is not None and code.co_filename == "<setup>"
 
@@ -275,7 +275,7 @@ def check_attributes(names: Iterable[Any]) -> None:
 
 
 def library_class(module: str, name: str, imports: bool = False) -> type | None:  # noqa: FBT001, FBT002
-    """Return a class of Python's library; None if it is none, or if this process has not imported it."""
+    """Return a class of Python's library; None if there is no such class, or this process has not imported it."""
     if module.partition(".")[0] not in sys.stdlib_module_names or not (imports or module in sys.modules):
         return None
     found: Any = importlib.import_module(module)

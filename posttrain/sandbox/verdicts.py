@@ -18,7 +18,7 @@ SHOWN = 300
 
 @dataclass(frozen=True)
 class Verdict:
-    """The number of tests that a program passed, and why not all."""
+    """The number of tests that a program passed, and the reason of the first failure."""
 
     passed: int
     count: int
@@ -61,7 +61,7 @@ def run_cases(box: Sandbox, code: str, cases: Sequence[Case], limits: Limits, sh
 
 
 def run_program(box: Sandbox, code: str, stdin: str, limits: Limits) -> tuple[str, str, float]:
-    """Return a program's output, why it failed (empty if it did not), and its CPU time."""
+    """Return a program's output, the reason why it failed (empty if it did not), and its CPU time."""
     with contextlib.ExitStack() as stack:
         out, out_end = _pipe(stack)
         error, error_end = _pipe(stack)
@@ -86,7 +86,7 @@ def run_tests(
     entry_point: str | None = None,
     share: bool = False,  # noqa: FBT001, FBT002
 ) -> Verdict:
-    """Run tests in their own process, which calls the program's functions in another process."""
+    """Run tests in a separate process, which calls the program's functions in another process."""
     shared = {"setup": setup, "entry_point": entry_point}
     program = json.dumps({**shared, "code": code})
     judge = json.dumps({**shared, "tests": tests, "share": share})
@@ -124,7 +124,7 @@ def _check_started(processes: Sequence[Process], why: str) -> None:
 
 def _check_memory(processes: Sequence[Process]) -> None:
     if any(process.starved for process in processes):
-        raise SandboxFailed("the machine has run out of memory, and the kernel has killed a process")
+        raise SandboxFailed("the machine ran out of memory, and the kernel killed a process")
 
 
 def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:

@@ -18,7 +18,7 @@ else:
 
 
 class Called(ModelMetaclass):
-    """The metaclass of settings that a script may create by a call. Validation of plain data does not use it."""
+    """The metaclass of settings that a script may create by a call. Validation of plain data bypasses it."""
 
     if not TYPE_CHECKING:  # the fields are the arguments
 
@@ -30,7 +30,7 @@ class Called(ModelMetaclass):
             """
             named = cls.__name__
             if args:
-                what = f"it takes settings by name, and this call has {len(args)} without"
+                what = f"settings must be passed by name, but {len(args)} came without a name"
                 raise ParamsError(what=what, where=named, fix=f"Write {named}(seed=1), or {named}(**settings)")
             if "preset" in vars(cls):
                 return cls.preset(**given) if "algorithm" in given else _refuse_no_algorithm(cls, given)

@@ -46,7 +46,7 @@ E = TypeVar("E", bound=Entry)
 
 @dataclass(frozen=True)
 class OneOf(Generic[E]):
-    """Marks a field as a choice from a table. `own`: the classes that an import path may name, if any."""
+    """Marks a field as a choice from a table. `own`: the classes allowed for an import path, if any."""
 
     table: Mapping[str, E]
     default: str
@@ -65,7 +65,7 @@ class OneOf(Generic[E]):
         return found
 
     def plain(self, value: Any, default: str) -> Any:
-        """Return the long form of a value in a file. Values in neither form are left to validation."""
+        """Return the long form of a value in a file. Values in neither form are returned unchanged, for validation."""
         if isinstance(value, str):
             return {"type": value}
         return {"type": default, **value} if isinstance(value, Mapping) else value

@@ -1,4 +1,4 @@
-"""What the program around the library provides: the place of settings, secret variables, folders.
+"""Facts about the program that uses the library: the place of settings, secret variables, folders.
 
 Each has a default. The pipeline sets all of them in posttrain/pipeline/__init__.py.
 """
@@ -16,7 +16,7 @@ def _no_folder() -> Path | None:
 
 @dataclass
 class Host:
-    """The program around the library."""
+    """The program that uses the library."""
 
     settings_file: str = "settings"
     """The name of the settings' place in errors; for the pipeline, its file."""
@@ -30,7 +30,7 @@ class Host:
     """Topic of an error -> a sentence with the program's command for it, e.g. `reward`: how to try a reward."""
 
     def fix(self, topic: str, plain: str) -> str:
-        """Return a fix with the program's command, or the plain one."""
+        """Return a fix with the program's command, or the plain fix."""
         return self.fixes.get(topic, plain)
 
 

@@ -23,7 +23,7 @@ def _as_it_is(name: str, row: Any) -> Any:  # noqa: ARG001
 
 
 class Listing(Mapping[str, E]):
-    """Rows by name. A row's file is imported on lookup, so a run imports only what it uses.
+    """Rows by name. A row's file is imported on lookup, so a run imports only the rows that it uses.
 
     Plugins add names to a listing with a group. A name in the folder takes precedence over a plugin's, because
     installing a package must not change the meaning of a name in params.yaml. `posttrain check` reports such a plugin.
@@ -79,7 +79,7 @@ class Listing(Mapping[str, E]):
         return sum(1 for _ in self)
 
     def is_foreign(self, name: str) -> bool:
-        """Return whether an entry is not the library's: the user's own by import path, or an installed plugin's."""
+        """Tell whether an entry is not part of the library: the user's own code, or an installed plugin's."""
         if name in self.modules or self.group is None:
             return False
         found = plugins.registered(self.group).get(name, ())
@@ -97,7 +97,7 @@ def usable(table: Mapping[str, E]) -> Iterator[tuple[str, E]]:
 
 
 def why_unknown(table: Listing[Any], name: str) -> tuple[str, str]:
-    """Return why a table lacks a name and how to fix it: its plugin is missing, or another name is meant."""
+    """Return the fix for a name that a table lacks: its plugin is missing, or another name is meant."""
     from posttrain.settings.params import did_you_mean
 
     if gone := plugins.registered(table.group or "").get(name):
@@ -107,7 +107,7 @@ def why_unknown(table: Listing[Any], name: str) -> tuple[str, str]:
 
 
 def looked_up(table: Listing[E], name: str, where: str) -> E:
-    """Return an entry. If there is none, raise a ParamsError with the place of the name."""
+    """Return an entry. If it is missing, raise a ParamsError with the place of the name."""
     if name in table:
         return table[name]
     what, fix = why_unknown(table, name)
@@ -174,7 +174,7 @@ def tables(tree: ast.Module) -> dict[str, dict[str, ast.expr]]:
 
 
 def listed_modules(place: str) -> list[str]:
-    """Return the library modules below a package, or the module with this name; empty for an empty place."""
+    """Return the library modules below a package, or the module with this name; empty for an empty name."""
     if not place:
         return []
     folder = LIBRARY.joinpath(*place.split("."))

@@ -57,9 +57,9 @@ class Params(BaseModel):
     def _meant(cls, value: Any) -> Any:
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if any(isinstance(part, int | float) and abs(part) > LARGEST for part in parts):
-            raise ValueError(f"{_shown(value)} is larger than anything that could be meant (the end is {LARGEST:.0e})")
+            raise ValueError(f"{_shown(value)} is too large (the limit is {LARGEST:.0e})")
         if any(isinstance(part, str) and HALF.search(part) for part in parts):
-            raise ValueError(f"{_shown(value)} holds a half of a character (a surrogate), which no text can")
+            raise ValueError(f"{_shown(value)} contains half a character (a surrogate), which is not valid text")
         return value
 
 
@@ -151,7 +151,7 @@ def _line(model: type[BaseModel], failure: Any, where: str, given: Any) -> str:
 
 
 def placed(message: str, where: str, keys: Collection[str]) -> str:
-    """Return a message with the settings' place, or with the place of the key that it starts with."""
+    """Return a message with the place of the settings, or of the key at the start of the message."""
     key = KEY.match(message)
     return f"{where}.{message}" if key is not None and key[1] in keys else f"{where}: {message}"
 
@@ -214,7 +214,7 @@ def _has_one(owners: Sequence[type[BaseModel]], name: str) -> bool:
 
 
 def _has(model: type[BaseModel], path: str) -> bool:
-    """Return whether a model has a setting at this dotted path, including the options of choices."""
+    """Tell whether a model has a setting at this dotted path, including the options of choices."""
     head, _, rest = path.partition(".")
     if head not in model.model_fields or not rest:
         return head in model.model_fields
@@ -249,7 +249,7 @@ def _description(model: type[BaseModel], path: Sequence[object]) -> str:
 
 
 def _is_slot(model: type[BaseModel], path: Sequence[object]) -> bool:
-    """Return whether the field at `path` is an input slot."""
+    """Tell whether the field at `path` is an input slot."""
     extra = next((field.json_schema_extra for field in _fields(model, path)), None)
     return isinstance(extra, dict) and "slot" in extra
 

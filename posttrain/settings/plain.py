@@ -1,4 +1,4 @@
-"""Plain settings data: merge, flatten, search for texts; and format versions of posttrain's files."""
+"""Plain settings data (merge, flatten, search for texts), and format versions of posttrain's files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NONE: Final = "none"
 """The value of an optional input that is not used."""
 CUSTOM: Final = Path("custom")
 """The folder of the user's modules."""
-UPGRADE: Final = "Version 0.1 wrote it, which is not read any more (docs/versions.md)"
+UPGRADE: Final = "Version 0.1 wrote it, and posttrain no longer reads that version (docs/versions.md)"
 
 
 def check_format(found: object, known: int, where: str, error: type[PosttrainError]) -> None:

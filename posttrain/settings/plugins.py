@@ -52,7 +52,7 @@ class Plugin:
 
     @property
     def module(self) -> str:
-        """Return the module that defines it."""
+        """Return the module that defines the object."""
         return self.value.partition(":")[0].strip()
 
     @property
@@ -67,12 +67,12 @@ class Plugin:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether the plugin belongs to the library itself."""
+        """Tell whether the plugin belongs to the library itself."""
         return self.module.partition(".")[0] == OURS
 
     @property
     def is_gone(self) -> bool:
-        """Return whether it is registered but its module is missing. Nothing is imported."""
+        """Tell whether it is registered but its module is missing. Nothing is imported."""
         if self.is_ours:
             place = LIBRARY.joinpath(*self.module.split("."))
             return not (place.with_suffix(".py").is_file() or (place / "__init__.py").is_file())
@@ -80,13 +80,13 @@ class Plugin:
 
     @property
     def gone_fix(self) -> str:
-        """Return how to get the missing module of a plugin."""
+        """Return the fix for the missing module of a plugin."""
         if self.is_ours:
             return f"Restore {'/'.join(self.module.split('.')[:3])}, e.g. with git checkout"
         return f"Install it again: python -m pip install --force-reinstall {self.distribution}=={self.version}"
 
     def load(self) -> Any:
-        """Import the object. If that fails, raise a PluginError that names the distribution."""
+        """Import the object. If that fails, raise a PluginError with the distribution's name."""
         from posttrain.settings.user_code import UnfinishedImport, ending_import
 
         try:
@@ -131,7 +131,7 @@ def names(group: str) -> list[str]:
 
 
 def find(group: str, name: str) -> Plugin:
-    """Return the plugin with this name. Raise KeyError if there is none, PluginError if two others register it.
+    """Return the plugin with this name. Raise KeyError if there is none, PluginError if two packages register it.
 
     Our own takes precedence, because installing a package must not change the meaning of a name.
     """
@@ -147,7 +147,7 @@ def find(group: str, name: str) -> Plugin:
 
 
 def or_package(fix: str) -> str:
-    """Return how to fix an unknown name, including the package that may register it."""
+    """Return the fix for an unknown name, including the package that may register it."""
     end = "" if not fix or fix.endswith(("?", ".")) else "."
     return f"{fix}{end} If a package registers the name, install it (docs/plugins.md)".strip()
 

@@ -1,4 +1,4 @@
-"""Every key in the configs of TRL 1.16 -> our key and how to convert its value, or why there is none.
+"""Every key in the configs of TRL 1.16 -> our key and the conversion of its value, or why we have no such key.
 
 docs/reference/trl.md is generated from it (`python -m docs.make.trl`).
 """

@@ -31,12 +31,12 @@ IMPORT_SECONDS = 60.0
 
 
 def is_import_path(name: object) -> bool:
-    """Return whether a name has the form `module:name`."""
+    """Tell whether a name has the form `module:name`."""
     return isinstance(name, str) and PATH.fullmatch(name) is not None
 
 
 def load_object(path: str, where: str) -> Any:
-    """Return the object that `module:name` names. `where`: the parameter that names it."""
+    """Return the object at the import path `module:name`. `where`: the parameter with the path."""
     from posttrain.settings.params import did_you_mean  # pydantic is slow to import
 
     module_name, _, name = path.partition(":")
@@ -53,7 +53,7 @@ def load_object(path: str, where: str) -> Any:
 
 
 def load_module(name: str, where: str) -> Any:
-    """Return the user's module. `where`: the parameter that names it."""
+    """Return the user's module. `where`: the parameter with its name."""
     if not is_import_path(f"{name}:x"):
         raise ParamsError(what=f"'{name}' is not a module", where=where, fix=f"Name a MODULE for {CUSTOM}/MODULE.py")
     return _imported(name, _found(name, where), where)
@@ -69,7 +69,7 @@ def _found(module: str, where: str) -> Path:
     if not file.is_file():
         found = file.relative_to(CUSTOM)
         if module.startswith("posttrain."):
-            fix = "It is the library's own, whose rows `pytest tests/library/laws -k NAME` tests in a clone"
+            fix = "It is part of the library; in a clone, `pytest tests/library/laws -k NAME` tests its rows"
             raise ParamsError(what=f"{module} is not a module of {CUSTOM}/", where=where, fix=fix)
         fix = f"Move {found} to {CUSTOM}/" if found.is_file() else f"Write MODULE:NAME for NAME in {CUSTOM}/MODULE.py"
         raise ParamsError(what=f"{file} not found", where=where, fix=fix)
@@ -77,12 +77,12 @@ def _found(module: str, where: str) -> Path:
 
 
 class UnfinishedImport(BaseException):
-    """An import that does not end, or that would end the process."""
+    """An import that does not end, or that would end this process."""
 
 
 @contextlib.contextmanager
 def ending_import() -> Iterator[None]:
-    """Limit an import: it may not hang, end this process or capture its output. Errors replace these.
+    """Limit an import: it may not hang, end this process or capture its output. Each becomes an error.
 
     A KeyboardInterrupt counts as Ctrl-C only if the signal arrived, because a file may raise one itself.
     """
@@ -160,7 +160,7 @@ def _usable(stream: Any, number: int) -> Any:
 
 
 def _same(number: int, file: int) -> bool:
-    """Return whether two descriptors refer to the same open file."""
+    """Tell whether two descriptors refer to the same open file."""
     try:
         return os.path.sameopenfile(number, file)
     except OSError:
@@ -171,7 +171,7 @@ def _imported(name: str, file: Path, where: str) -> Any:
     folder = str(CUSTOM.absolute())
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    fix = "Guard what only a script does by `if __name__ == '__main__':`"
+    fix = "Put code for scripts under `if __name__ == '__main__':`"
     own = str(file.absolute())
     if own in _UNFINISHED:
         raise ParamsError(what=f"{file}: {_UNFINISHED[own]}", where=where, fix=fix)
@@ -205,7 +205,7 @@ def place_in_own_code(error: BaseException) -> str:
 
 
 def _is_own(frame: FrameType) -> bool:
-    """Return whether code is the user's: a script, a notebook or a module outside posttrain, packages and Python."""
+    """Tell whether code is the user's: a script, a notebook or a module outside posttrain, packages and Python."""
     name = frame.f_code.co_filename
     if name.startswith("<"):  # typed or generated: what is typed runs as the main module
         return frame.f_globals.get("__name__") == "__main__"

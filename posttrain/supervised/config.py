@@ -21,7 +21,7 @@ class SupervisedConfig(TrainingParams):
     progress: ClassVar[tuple[str, ...]] = ("loss",)
     """Metrics in the progress line."""
     scores: ClassVar[bool] = False
-    """Whether the trained model is a reward model."""
+    """True if the trained model is a reward model."""
     batch: int = Field(16, ge=1, description="rows per step")
 
     def goal(self) -> MeasuredObjective:
@@ -35,7 +35,7 @@ class SupervisedConfig(TrainingParams):
 
     @property
     def watched(self) -> TableWatch | None:
-        """How held-out rows are evaluated during training; None if they are not."""
+        """The evaluation of held-out rows during training; None if there is none."""
         return getattr(self, "watch", None)
 
     def source(self, examples: Sequence[Example], models: ModelSet) -> BatchSource:
@@ -43,7 +43,7 @@ class SupervisedConfig(TrainingParams):
         raise NotImplementedError
 
     def step_tokens(self, examples: Sequence[Example]) -> int:
-        """Return the most tokens of an optimizer step."""
+        """Return the maximum number of tokens of an optimizer step."""
         if isinstance(examples, Examples):
             return most_tokens(examples.tokens, self.batch)
         return most_tokens([sum(map(len, example.rows)) for example in examples], self.batch)

@@ -33,7 +33,7 @@ class PreferenceTraining(EpochsConfig, RowLimit, PreferenceConfig):
 
     @classmethod
     def preset(cls, algorithm: str, **settings: Any) -> PreferenceTraining:
-        """Return the settings of an algorithm (dpo, simpo, kto, ...) with these replaced.
+        """Return the settings of an algorithm (dpo, simpo, kto, ...) with the given settings replaced.
 
         Example: `PreferenceTraining.preset("dpo", loss={"type": "dpo", "beta": 0.3}, epochs=2)`
         """
@@ -43,7 +43,7 @@ class PreferenceTraining(EpochsConfig, RowLimit, PreferenceConfig):
 
     @property
     def reference_moves(self) -> bool:
-        """Whether each part of the data has its own reference."""
+        """True if each part of the data has its own reference."""
         return self.parts > 1
 
     def goal(self) -> PreferenceObjective:
@@ -52,7 +52,7 @@ class PreferenceTraining(EpochsConfig, RowLimit, PreferenceConfig):
 
     @property
     def mismatched(self) -> bool:
-        """Whether prompts are also combined with other rows' answers."""
+        """True if prompts are also combined with other rows' answers."""
         return self.goal().mismatched
 
     def source(self, examples: Sequence[Example], models: ModelSet) -> BatchSource:
@@ -60,7 +60,7 @@ class PreferenceTraining(EpochsConfig, RowLimit, PreferenceConfig):
         return preference_source(self.goal(), examples, self.batch, self.epochs, self.seed, models)
 
     def step_tokens(self, examples: Sequence[Example]) -> int:
-        """Return the most tokens of a step, including mismatched rows if the objective needs them."""
+        """Return the maximum number of tokens of a step, including mismatched rows if the objective needs them."""
         return super().step_tokens(examples) * (2 if self.mismatched else 1)
 
 

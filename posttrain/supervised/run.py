@@ -1,4 +1,4 @@
-"""Run a training on rows of a table, from its values to the trained model. Stages and calls both use it."""
+"""Run a training on rows of a table, from its inputs to the trained model. Stages and calls both use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_supervised(
     heldout: Sequence[Example], table: pl.DataFrame | None, checkpoints: CheckpointStore, recorder: Recorder,
     on_step: Callable[[int, dict[str, float]], None] | None = None,
 ) -> Trained:  # fmt: skip
-    """Train on the examples, and evaluate the held-out ones if the settings say so.
+    """Train on the examples, and evaluate the held-out examples if the settings require it.
 
     `table`: the rows behind the held-out examples. Their prompts are sampled if the setting `watch` has a reward.
     """

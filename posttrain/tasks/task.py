@@ -1,4 +1,4 @@
-"""Tasks by name. A task defines the source of prompts, the turns of an episode, and the judging of answers."""
+"""A task (the source of prompts, the steps of an episode, the rewards), and all tasks by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def one_turn(rollout: Rollout) -> None:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class Generator:
-    """Makes the tables of a task from parameters. The tables may omit `id` and the columns in `OMITTED`."""
+    """Makes the tables of a task from parameters. It may omit `id` and the columns in `OMITTED`."""
 
     params: type[Params]
     kinds: tuple[Kind, ...]
@@ -37,7 +37,7 @@ class Generator:
 
 @dataclass(frozen=True)
 class Task:
-    """One kind of prompts. The column `task` of a prompt table contains its name, or is empty in your own tables.
+    """One kind of prompts. The column `task` of a prompt table has its name; it is empty in your own tables.
 
     Example: `guess = Task(reply=lambda rollout: None if "7" in rollout.text else [{"role": "user", "content": "No"}])`
     """
@@ -72,14 +72,14 @@ PLAIN: Final = Task()
 
 @cache
 def load_task(name: str) -> Task:
-    """Return the task with this name from a prompt table. An empty name is the plain task."""
+    """Return the task with this name in a prompt table. The empty name is the plain task."""
     if not name:
         return PLAIN
     if name in TASKS:
         return TASKS[name]
-    task = load_object(name, "task") if is_import_path(name) else None
-    if not isinstance(task, Task):
+    found = load_object(name, "task") if is_import_path(name) else None
+    if not isinstance(found, Task):
         fix = f"{did_you_mean(name, list(TASKS))} (docs/tasks.md)"
         fix = "Give the name of a Task (docs/tasks.md)" if is_import_path(name) else or_package(fix)
         raise ParamsError(what=f"'{name[:80]}' is not a task", where="task", fix=fix)
-    return task
+    return found

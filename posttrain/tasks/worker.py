@@ -40,7 +40,7 @@ Answer = Callable[[Any], dict[str, Any]]
 
 
 def serve(made: Callable[[Mapping[str, Any]], Answer]) -> None:
-    """Answer requests until stdin ends. `made` turns the first line into the function that answers."""
+    """Answer requests until stdin ends. `made`: creates the answering function from the first line."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -73,7 +73,7 @@ def _steps(setup: Mapping[str, Any]) -> Answer:
 
 
 def rollout_to(rollout: Rollout, *, tokens: bool = True) -> dict[str, Any]:
-    """A rollout as plain data, without its scores; without `tokens` only its texts."""
+    """A rollout as plain data, without its scores; without `tokens`, only its texts."""
     if not tokens:
         rollout = replace(rollout, prompt=replace(rollout.prompt, ids=[]), row=NO_TOKENS, logps=[])
     prompt, row = rollout.prompt, rollout.row
@@ -101,7 +101,7 @@ def rollout_to(rollout: Rollout, *, tokens: bool = True) -> dict[str, Any]:
 
 
 def rollout_from(plain: Mapping[str, Any]) -> Rollout:
-    """Return the rollout that `rollout_to` converted."""
+    """Return the rollout from the plain data of `rollout_to`."""
     typed = {"prompt": Prompt(**plain["prompt"]), "row": TokenRow(*plain["row"])}
     return Rollout(**{**plain, **typed, "turn_rewards": tuple(plain["turn_rewards"])})
 
@@ -121,7 +121,7 @@ def _write(answers: TextIO, answer: Mapping[str, Any]) -> None:
 
 
 def worker_pool(program: str, setup: Mapping[str, Any], size: int, env: Collection[str] | None = None) -> Pool:
-    """Make a pool of processes that run one reward or one task. `program`: the module to run.
+    """Make a pool of processes that run one reward or one task. `program`: the module that they run.
 
     They get the secret variables in `env`, or without it the variables that params.yaml lists.
 
@@ -131,7 +131,7 @@ def worker_pool(program: str, setup: Mapping[str, Any], size: int, env: Collecti
 
 
 def worker_environment(env: Collection[str] | None) -> dict[str, str]:
-    """Return this process's environment without the secrets that are not listed."""
+    """Return this process's environment without secrets that are not listed."""
     known = library_environment()
     secret = secret_variables(known).keys() - {*PASSED, *(HOST.secret_names() if env is None else env)}
     return {name: value for name, value in known.items() if name not in secret}
@@ -146,7 +146,7 @@ def _started(program: str, setup: Mapping[str, Any], environment: Mapping[str, s
     except (DiedError, TooSlowError) as error:
         child.kill()
         what = f"its worker process did not start ({error})"
-        fix = HOST.fix("worker", "Read what it printed above")
+        fix = HOST.fix("worker", "Read its output above")
         raise RewardError(what=what, where=str(setup["label"]), fix=fix) from error
     if "error" in answer:
         kind, what, where, fix = answer["error"]

@@ -53,10 +53,10 @@ TemplateVariables = Annotated[dict[str, Any], AfterValidator(_variables)]
 
 
 def check_read(template: str, variables: Mapping[str, Any], where: str) -> None:
-    """Reject variables that the template does not read."""
+    """Reject variables that the template does not use."""
     unread = [name for name in variables if not reads(template, name)]
     if unread:
-        what = f"the chat template does not read {', '.join(unread)}"
+        what = f"the chat template does not use {', '.join(unread)}"
         raise DataError(what=what, where=where, fix="Remove it from `template`, or fix its name")
 
 
@@ -89,7 +89,7 @@ class ChatText:
             )
         if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
             what = f"the tokenizer has several chat templates ({', '.join(tokenizer.chat_template)}) and no default"
-            raise DataError(what=what, where=where, fix="Name one of them 'default'")
+            raise DataError(what=what, where=where, fix="Rename one of them to 'default'")
         source = tokenizer.get_chat_template()
         check_read(source, self.variables, where)
         template = Template(source, tokenizer.special_tokens_map, today, self.variables)
@@ -116,7 +116,7 @@ class ChatText:
         return [self._encode_part(conversation) for conversation in rendered]
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Return the same for one conversation."""
+        """Return the token ids of one conversation up to the start of the next answer."""
         return self.prompts([messages])[0]
 
     def conversations(self, conversations: Sequence[Conversation], turns: Trained) -> list[TokenRow]:
@@ -156,7 +156,7 @@ class ChatText:
         found = [place for place in places if place not in conversation.untrained]
         if not found:
             last = "the last turn has" if turns == "last" else "all turns have"
-            what = f"{last} weight 0, so nothing of it can be trained ({conversation.name or 'a conversation'})"
+            what = f"{last} weight 0, so nothing can be trained ({conversation.name or 'a conversation'})"
             raise DataError(
                 what=what, where=self._where, fix="Drop the row, or set turns: all if other turns are trained"
             )
@@ -181,7 +181,7 @@ class ChatText:
         return next((special for special in self._specials if after.startswith(special)), None)
 
     def same_as(self, other: ChatText) -> bool:
-        """Return whether both encode every conversation to the same tokens."""
+        """Tell whether both templates encode every conversation to the same tokens."""
         return self._identity == other._identity
 
     @property
@@ -209,7 +209,7 @@ class ChatText:
         end = next((i + 1 for i, token in enumerate(ids) if token in self.stops.tokens), None)
         if end is None:
             fix = f"End the assistant's turn with {self.tokenizer.eos_token} in the template"
-            raise self._template.refusal("puts no stop token after the answer in", [*messages, *reply], fix)
+            raise self._template.refusal("does not put a stop token after the answer in", [*messages, *reply], fix)
         return ids[end:] if last in self.stops.tokens else ids
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
@@ -248,7 +248,10 @@ class ChatText:
     def _unlike_prompt(self, conversation: Conversation, opened: str, closed: str) -> DataError:
         """Return the error for an answer that does not begin like the policy's."""
         at = next((place for place in range(len(opened)) if opened[place] != closed[place : place + 1]), 0)
-        why = f": it opens an answer to generate with {opened[at:][:60]!r}, where this one has {closed[at:][:60]!r}"
+        why = (
+            f": it opens an answer to generate with {opened[at:][:60]!r}, but this conversation has "
+            f"{closed[at:][:60]!r}"
+        )
         fix = "Set `template`, or the row's chat_template_kwargs, so that both agree, or use another template"
         what = "changes earlier text when a turn is added to"
         return self._template.refusal(what, conversation.messages, fix, why, conversation.name)
@@ -278,7 +281,7 @@ class ChatText:
         ]
         row = self._masked(self._encode_part(whole, 0, starts[0]), whole, starts, trained)
         if row is None:
-            what = "changes an earlier turn of the assistant when turns follow it, so what to train is unclear, in"
+            what = "changes an earlier turn of the assistant when turns follow it, so the part to train is unclear, in"
             fix = "Set turns: last, or mark whole turns with {% generation %}"
             raise self._template.refusal(what, conversation.messages, fix, name=conversation.name)
         return row

@@ -36,7 +36,7 @@ class Conversation:
     variables: Mapping[str, Any] = field(default_factory=dict)
 
     def request(self, turns: int | None = None, *, opened: bool = False) -> RenderRequest:
-        """Return the request that renders its first turns, or all."""
+        """Return the request that renders its first turns, or all turns."""
         return RenderRequest(self.messages[:turns], opened, self.tools, self.variables)
 
 
@@ -59,7 +59,7 @@ class ChatTemplate:
         self._checked: set[Any] = set()
 
     def write(self, requests: Sequence[RenderRequest]) -> list[RenderedConversation]:
-        """Return the template's text for each conversation, and where contents look like a special token."""
+        """Return the template's text for each conversation, and the places where contents look like a special token."""
         escaped = [
             request._replace(messages=[self._escaped(turn) for turn in request.messages]) for request in requests
         ]
@@ -127,14 +127,14 @@ class ChatTemplate:
         self._checked.add(form)
 
     def check_written(self, conversation: Conversation) -> None:
-        """Do the same for a conversation without an answer to generate."""
+        """Check the template in the same way on a conversation without an answer to generate."""
         self._check_tool_use(conversation)
         if _form(conversation) not in self._checked:
             self._frame(conversation, _named(_marked(conversation.messages)), _named_tools(conversation.tools))
             self._checked.add(_form(conversation))
 
     def check_thought(self, conversation: Conversation, nth: int, text: str) -> None:
-        """Reject a template that leaves a turn's thoughts out of the text that ends with it."""
+        """Reject a template that omits the thoughts of the last turn."""
         thought = str(conversation.messages[nth].get("reasoning_content") or "").strip()
         if thought and thought not in text:
             fix = "Use a template that writes them, or put them into the content"
@@ -165,7 +165,7 @@ class ChatTemplate:
             text = json.dumps(value, ensure_ascii=False)
             forged = next((special for special in self._specials if special in text), None)
             if forged is not None:
-                what = f"the {part} of a conversation holds {forged!r}, which ends or opens turns"
+                what = f"the {part} of a conversation contains {forged!r}, which ends or opens turns"
                 where = ", ".join(filter(None, (self._where, conversation.name)))
                 raise DataError(
                     what=what, where=where, fix="Remove it from the tools, the turns' fields or the variables"
@@ -175,7 +175,7 @@ class ChatTemplate:
         """Return (turn, position of its placeholder in the rendered text) for each turn with content."""
         nonempty = [i for i, turn in enumerate(messages) if _has_content(turn)]
         places = [frame.find(_MARK.format(i)) for i in nonempty]
-        fix = "Use a template that takes these turns, or change the conversation"
+        fix = "Use a template that accepts these turns, or change the conversation"
         if -1 in places:
             lost = nonempty[places.index(-1)]
             raise self.refusal(f"leaves out turn {lost + 1} ({messages[lost]['role']}) of", messages, fix)
@@ -206,7 +206,7 @@ def _form(conversation: Conversation) -> tuple[Any, ...]:
 
 
 def _has_content(turn: Message) -> bool:
-    """Return whether a turn has content that the template must write. A turn that only calls tools has none."""
+    """Tell whether a turn has content that the template must write. A turn that only calls tools has none."""
     return bool(turn["content"]) or not turn.get("tool_calls")
 
 

@@ -66,11 +66,11 @@ class PackedRows:
         return tuple(sent(part, self.ids_N.device) for part in gathers), sent(take, self.ids_N.device)
 
     def _owns_prompt(self, row: int) -> bool:
-        """Return whether a row is the first one of its prompt."""
+        """Tell whether a row is the first one of its prompt."""
         return row == 0 or self.spans[row][:2] != self.spans[row - 1][:2]
 
     def rows_per_token(self) -> torch.Tensor:
-        """Return how many rows each packed token belongs to [N]; in a shared prompt, more than one."""
+        """Return the number of rows of each packed token [N]: more than 1 in a shared prompt."""
         count_N = torch.zeros(self.ids_N.numel())
         for start, length, first, count in self.spans:
             count_N[start : start + length] += 1
@@ -151,12 +151,12 @@ def _experts(rows: Sequence[TokenRow], spans: Sequence[Span], tokens: int) -> to
 
 
 def joined_kept(parts: Sequence[Kept]) -> Kept:
-    """Return the kept tokens of several parts as one."""
+    """Join the kept tokens of several parts."""
     return Kept(torch.cat([part.ids for part in parts]), torch.cat([part.counts for part in parts]))
 
 
 def kept_of(rows: Sequence[TokenRow]) -> Kept | None:
-    """Return what the trained tokens of all rows were drawn from; None if no row has this."""
+    """Return the sets of tokens that the trained tokens were drawn from; None if no row has them."""
     if all(row.kept is None for row in rows):
         return None
     none = torch.zeros(0, dtype=torch.int32)
@@ -164,7 +164,7 @@ def kept_of(rows: Sequence[TokenRow]) -> Kept | None:
 
 
 def buckets(lengths: Sequence[int]) -> list[list[int]]:
-    """Return row numbers in groups so that little of each group's attention is padding."""
+    """Return row numbers in groups, so that each group's attention has little padding."""
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
     buckets: list[list[int]] = []
     for row in order:

@@ -38,25 +38,25 @@ FAILURES: Final = (
 
 
 class Generation(Extension):
-    """`{% generation %}` blocks, which mark trained text. They are rendered in place and their places recorded."""
+    """`{% generation %}` blocks, which mark trained text. They are rendered in place, and their places are recorded."""
 
     tags = {"generation"}  # noqa: RUF012
 
     def begin(self) -> list[str]:
-        """Return the list in which the text must be collected piece by piece."""
+        """Return the list that collects the rendered text piece by piece."""
         self.pieces: list[str] = []
         self.blocks: list[tuple[int, int]] = []
         self._texts: list[str] = []
         return self.pieces
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        """Return a call that records the block and returns its text."""
+        """Return the code node of a call that records the block and returns its text."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return jinja2.nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)
 
     def note(self, caller: Any) -> str:
-        """Return the block's text. Its place is after everything that was written before it."""
+        """Return the block's text. Its place is after all text written before it."""
         text: str = caller()
         start = sum(map(len, self.pieces))
         self.blocks.append((start, start + len(text)))
@@ -66,7 +66,7 @@ class Generation(Extension):
     def check(self, text: str) -> None:
         """Reject blocks that were not written where they were recorded, e.g. in a macro, which writes later."""
         if [text[slice(*block)] for block in self.blocks] != self._texts:
-            raise jinja2.TemplateError("a {% generation %} block stands inside a macro, set or filter")
+            raise jinja2.TemplateError("a {% generation %} block is inside a macro, set or filter")
 
 
 class Namespace(jinja2.utils.Namespace):
@@ -89,7 +89,7 @@ class Namespace(jinja2.utils.Namespace):
 
 
 class Dict:
-    """`dict` for templates, without the type's own attributes."""
+    """`dict` for templates, without the attributes of the type."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)

@@ -44,13 +44,13 @@ class Rendered:
 
     text: str
     dated: bool
-    """Whether the template asked for today's date and got the fixed one."""
+    """True if the template asked for today's date and got the fixed one."""
     blocks: list[tuple[int, int]]
     """The places of its `{% generation %}` blocks in the text."""
 
 
 class TemplateProcess:
-    """The child process. It starts in the background, and again after a template ended it."""
+    """The child process. It starts in the background, and starts again after a template has ended it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,7 +64,7 @@ class TemplateProcess:
         return self._child
 
     def ask(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the child's answers, one per conversation. If the child died, return one error."""
+        """Return the child's answers, one per conversation, or a single error if the child died."""
         with self._lock:
             try:
                 answers: list[dict[str, Any]] = self.start().ask(request)
@@ -97,7 +97,7 @@ class Template:
     """Variables of every conversation. A conversation's own variables take precedence."""
 
     def render(self, requests: Sequence[RenderRequest]) -> Iterator[Rendered]:
-        """Yield the conversations in order. An error says what the template does wrong with the next one."""
+        """Yield the conversations in order. An error explains why the template fails on the next conversation."""
         for part in _batches(requests):
             conversations = [
                 {
@@ -122,7 +122,7 @@ class Template:
 
 
 def variables_fault(variables: Any) -> str | None:
-    """Return why a value cannot be the variables of a template; None if it can."""
+    """Return the reason why a value cannot be the variables of a template; None if it can."""
     if not isinstance(variables, Mapping):
         return "give an object, e.g. {enable_thinking: false}"
     for name, value in variables.items():
@@ -131,7 +131,7 @@ def variables_fault(variables: Any) -> str | None:
         if name in OWN_NAMES or name.endswith("_token"):
             return f"{name} means something else in a template; rename it"
         if isinstance(value, str) and value.lower() in ("true", "false"):
-            return f"{name} = {value!r} is a text, which templates take for true; write {value.lower()} without quotes"
+            return f"{name} = {value!r} is a text, which templates treat as true; write {value.lower()} without quotes"
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
@@ -142,7 +142,7 @@ def variables_fault(variables: Any) -> str | None:
 
 
 def reads(template: str, name: str) -> bool:
-    """Return whether a template uses a variable."""
+    """Tell whether a template uses a variable."""
     return re.search(rf"\b{re.escape(name)}\b", template) is not None
 
 
@@ -161,7 +161,7 @@ class RenderError(Exception):
 
 def _exit_reason(code: int) -> str:
     if code == -signal.SIGPROF:
-        return f"it takes longer than {template_worker.SECONDS:.0f} s for one conversation"
+        return f"rendering takes longer than {template_worker.SECONDS:.0f} s for one conversation"
     return f"it ended the process that renders it (exit status {code})"
 
 

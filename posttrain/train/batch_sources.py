@@ -1,4 +1,7 @@
-"""Batch sources: the batches of a run. Sources over examples use each once per epoch, in an order set by the seed."""
+"""Batch sources: the batches of a run.
+
+Sources over examples use each example once per epoch, in an order set by the seed.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +38,17 @@ class BatchSource(Protocol):
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state that a checkpoint needs to resume; empty if the step alone decides the batch."""
+        """Return the state that a checkpoint needs to resume; empty if the batch depends only on the step."""
         return {}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         if tensors:
-            raise ValueError(f"this source has no state, so {sorted(tensors)} belong to another one")
+            raise ValueError(f"this source has no state, so {sorted(tensors)} belong to another source")
 
 
 class WrappedSource(BatchSource):
-    """A source around another source, which holds all the state."""
+    """A wrapper of another source, which holds all state."""
 
     def __init__(self, inner: BatchSource) -> None:
         self._inner = inner
@@ -68,7 +71,7 @@ class WrappedSource(BatchSource):
         return self._inner.state_dict()
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         self._inner.load_state_dict(tensors)
 
 
@@ -98,7 +101,7 @@ class EpochSource(BatchSource):
 
 
 def epoch_places(count: int, batch_size: int, step: int, seed: int) -> list[int]:
-    """Return the indices of one step's examples: each of `count` once per epoch, in an order that the seed decides."""
+    """Return the indices of one step's examples: each of `count` once per epoch, in an order set by the seed."""
     epoch, place = divmod(step, -(-count // batch_size))
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
     return [int(example) for example in order[place * batch_size : (place + 1) * batch_size].tolist()]
@@ -113,10 +116,10 @@ class StepSource(EpochSource):
 
 
 class KtoSource(EpochSource):
-    """Feedback rows. Each batch also combines its prompts with neighbours' answers (label 0) to estimate the KL."""
+    """Feedback rows. Each batch also pairs its prompts with other prompts' answers (label 0) to estimate the KL."""
 
     def batch(self, step: int) -> Batch:
-        """Return the rows of one step and as many mismatched ones."""
+        """Return the rows of one step and the same number of mismatched rows."""
         batch = super().batch(step)
         count = len(batch)
         labels = torch.cat([batch.columns.rows["label"], torch.zeros(count if count > 1 else 0)])
@@ -197,7 +200,7 @@ def collate(examples: Sequence[Example]) -> Batch:
 
 
 def prefixed(**parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return several parts of a state as one: `prefixed(update={"step": x})` -> {"update.step": x}."""
+    """Join several parts of a state: `prefixed(update={"step": x})` -> {"update.step": x}."""
     return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
 

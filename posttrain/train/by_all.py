@@ -30,7 +30,7 @@ def by_all(
 
 
 def first_of_items(batch: Batch) -> list[int]:
-    """Return 1 for the first row of each item and 0 for others: the sizes of a result for each item."""
+    """Return 1 for the first row of each item and 0 for other rows: the sizes of a result with one value per item."""
     items = batch.columns.items.tolist()
     return [int(i == 0 or item != items[i - 1]) for i, item in enumerate(items)]
 

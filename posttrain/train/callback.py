@@ -20,15 +20,15 @@ class Watch(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether the run must end before the step that was last passed to `look`."""
+        """True if the run must end before the step last passed to `look`."""
         ...
 
     def look(self, step: int) -> dict[str, float]:
-        """Return metrics of the weights before this step. It is called for each step and after the last one."""
+        """Return metrics of the weights before this step. It is called for each step and after the last step."""
         ...
 
     def finish(self) -> dict[str, float]:
-        """Set the run's weights to the kept ones. Return their measurements."""
+        """Set the run's weights to the best weights. Return their measurements."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -36,7 +36,7 @@ class Watch(Protocol):
         ...
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         ...
 
 
@@ -71,14 +71,14 @@ class StepLog(Protocol):
         """Record the rows of an optimizer step."""
 
     def finish(self, target: Path, steps: Sequence[dict[str, float]], check: Check = ...) -> None:
-        """Write everything into a folder. `check` gets each part of the table before it is written."""
+        """Write everything into a folder. `check` is called with each part of the table before it is written."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state that a checkpoint needs to resume."""
         ...
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
 
 
 class NoLog:

@@ -59,7 +59,7 @@ class CheckpointData:
         return dict(self.later(prefix))
 
     def later(self, prefix: str) -> Mapping[str, Tensor]:
-        """Return the same, but read each tensor from its file only on use."""
+        """Return these tensors, but read each tensor from its file only on use."""
         return _Renamed(self.tensors, {name[len(prefix) :]: name for name in self.tensors if name.startswith(prefix)})
 
 
@@ -103,7 +103,7 @@ class _Parts(Mapping[str, Tensor]):
 
 
 def plain_key(name: str, settings: Mapping[str, Any], inputs: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return what identifies a run's checkpoints: its name, its settings and the digests of its inputs."""
+    """Return the identity of a run's checkpoints: its name, its settings and the digests of its inputs."""
     key = {"stage": name, "settings": settings, "inputs": inputs}
     plain: dict[str, Any] = json.loads(json.dumps(key, sort_keys=True, default=str))
     return plain
@@ -126,19 +126,19 @@ def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
         files = [TENSORS, STATE, *parts]
         wrong = world.from_first(lambda: [name for name in files if not _is_right(folder / name, sums)])
         if wrong or not complete:
-            what = f"{wrong[0]} does not match its checksum" if wrong else "parts of it are missing"
+            what = f"{wrong[0]} does not match its checksum" if wrong else "some of its parts are missing"
             raise CheckpointError(what=what, where=str(folder), fix=DELETE)
         plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
         check_format(int(plain["format"]), CHECKPOINTS, str(folder), PipelineError)
         if plain["format"] < CHECKPOINTS:
             what = f"made by an older posttrain (format {plain['format']}; this one resumes format {CHECKPOINTS})"
-            fix = f"Go on with the version that made it, or delete {folder.parent} to start from step 0"
+            fix = f"Continue with the version that made it, or delete {folder.parent} to start from step 0"
             raise PipelineError(what=what, where=str(folder), fix=fix)
         edits = plain["edits"]
         if not is_maker(plain["maker"]) or type(edits) is not list or {*map(type, edits)} - {str}:
-            raise CheckpointError(what="it does not say what made it", where=str(folder), fix=DELETE)
+            raise CheckpointError(what="it does not record what made it", where=str(folder), fix=DELETE)
         if (plain["mark"], step_name(plain["step"])) != (mark, folder.name):
-            what = f"it is step {plain['step']} of another run ({plain['mark']})"
+            what = f"it contains step {plain['step']} of another run ({plain['mark']})"
             raise CheckpointError(what=what, where=str(folder), fix=DELETE)
         tensors: Mapping[str, Tensor] = load_file(str(folder / TENSORS))
         if parts:
@@ -152,7 +152,7 @@ class CheckpointStore(Protocol):
     """Saves and finds the checkpoints of a run."""
 
     keeps: bool
-    """Whether it stores anything. If not, the run does not store rollouts either."""
+    """True if it stores anything. If not, the run does not store rollouts either."""
 
     @property
     def folder(self) -> Path:
@@ -216,7 +216,7 @@ class FolderCheckpoints:
 
     @property
     def begun(self) -> bool:
-        """Whether this run has saved checkpoints before."""
+        """True if this run has saved checkpoints before."""
         return any(self._folder.glob("step-*"))
 
     def open(self) -> None:
@@ -295,7 +295,7 @@ class FolderCheckpoints:
 
     def _not_written(self, fresh: Path, target: Path, error: Exception) -> CheckpointError:
         shutil.rmtree(fresh, ignore_errors=True)
-        fix = f"Free some disk space or fix the folder's rights, and run it again: it resumes from {self._newest()}"
+        fix = f"Free some disk space or fix the folder's permissions. The next run resumes from {self._newest()}"
         return CheckpointError(what=f"cannot be written ({error})", where=str(target), fix=fix)
 
     @phase("load")
@@ -332,7 +332,7 @@ class FolderCheckpoints:
         free = shutil.disk_usage(self._folder).free
         if needed > free:
             amounts = f"{format_size(size)} each need {format_size(needed)}"
-            what = f"checkpoints of {amounts} of disk, and {format_size(free)} are free"
+            what = f"checkpoints of {amounts} of disk space, but {format_size(free)} are free"
             fix = f"Free some disk space{self._listed}, or make the folder a link to a larger disk"
             raise CheckpointError(what=what, where=str(self._above), fix=fix)
 
@@ -360,7 +360,7 @@ class FolderCheckpoints:
         """Return the edits since the run began, including new ones. Raise if the checkpoint may not be resumed."""
         if changed := differences(saved.plain["maker"], self._maker):
             what = f"step {saved.step} was saved with other code or packages: {', '.join(changed[:5])}"
-            fix = "Use those again, or remove the folder to start from step 0"
+            fix = "Use the earlier code and packages again, or remove the folder to start from step 0"
             raise PipelineError(what=what, where=str(folder.parent), fix=fix)
         return []
 
@@ -382,7 +382,7 @@ def _write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _is_right(file: Path, sums: Mapping[str, str]) -> bool:
-    """Return whether a file matches its digest. It never raises, because all processes wait for the answer."""
+    """Tell whether a file matches its digest. It never raises, because all processes wait for the answer."""
     try:
         return _digest(file) == sums.get(file.name)
     except OSError:

@@ -126,7 +126,7 @@ def _all_models(models: ModelSet) -> list[Any]:
 
 
 def most_of_share(step_tokens: int, processes: int) -> int:
-    """Return the tokens that a process gets of the largest step: an even share, if there are rows enough."""
+    """Return a process's tokens in the largest step: an even share if there are enough rows."""
     return -(-step_tokens // processes)
 
 
@@ -153,10 +153,10 @@ def check_memory(
     if share is None or most <= share * free:
         return
     if least > share * free:
-        what = f"training needs at least {least / GB:.3g} GB more memory, and {free / GB:.3g} GB are free"
+        what = f"training needs at least {least / GB:.3g} GB more memory, but {free / GB:.3g} GB are free"
         fix = f"Use a smaller model; limits.memory: null ({HOST.settings_file}) tries it regardless"
         raise TrainingError(what=what, where=name, fix=fix)
-    warning = f"may run out of memory: a step takes up to {most / GB:.3g} GB more, and {free / GB:.3g} GB are free"
+    warning = f"may run out of memory: a step takes up to {most / GB:.3g} GB more, but {free / GB:.3g} GB are free"
     print(f"{name}: {warning}. {LOWER_MEMORY}", file=sys.stderr)
 
 
@@ -168,7 +168,7 @@ def _more_bytes(models: ModelSet, step_tokens: int, activations: Activations, co
 
 @contextlib.contextmanager
 def explained_out_of_memory(models: ModelSet, step_tokens: int, activations: Activations, name: str) -> Iterator[None]:
-    """Turn an out-of-memory error into one that lists the parameters to lower."""
+    """Turn an out-of-memory error into an error that lists the parameters to lower."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -177,5 +177,5 @@ def explained_out_of_memory(models: ModelSet, step_tokens: int, activations: Act
             raise
         needed = _more_bytes(models, step_tokens, activations)
         what = f"out of memory; the estimate was {needed / GB:.3g} GB in addition to the weights"
-        fix = f"{LOWER_MEMORY}. Only with another value of activations does it continue from its last checkpoint"
+        fix = f"{LOWER_MEMORY}. It continues from its last checkpoint only if you change `activations` and nothing else"
         raise TrainingError(what=what, where=name, fix=fix) from error

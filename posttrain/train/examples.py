@@ -17,17 +17,17 @@ from posttrain.train.token_cache import Array, Rows
 
 
 class RowLimit(Params):
-    """The longest row that is trained, and what happens to longer ones."""
+    """The maximum length of a row, and the treatment of longer rows."""
 
-    max_tokens: int = Field(256, ge=8, description="most tokens of a row, including prompt and template")
+    max_tokens: int = Field(256, ge=8, description="maximum tokens of a row, including prompt and template")
     long_rows: Literal["drop", "cut"] = Field(
-        "drop", description="longer rows are left out, or cut at the end; a line reports how many"
+        "drop", description="drop longer rows, or cut them at the end; a line reports how many"
     )
 
 
 @dataclass(frozen=True)
 class Examples(Sequence[Example]):
-    """Example i has the rows `places[starts[i]:starts[i + 1]]`. Each column has a value for each of them."""
+    """Example i has the rows `places[starts[i]:starts[i + 1]]`. Each column has a value per row."""
 
     rows: Rows
     places: Array
@@ -74,12 +74,12 @@ class Examples(Sequence[Example]):
 
     @property
     def longest_mismatched(self) -> int:
-        """The most tokens of any prompt combined with any answer (KTO)."""
+        """Maximum number of tokens of any prompt combined with any answer (KTO)."""
         prompts = self.rows.prompt_sizes[self.places]
         return int(prompts.max() + (self._sizes - prompts).max())
 
     def limited(self, limit: RowLimit, where: str, context: int | None = None) -> Examples:
-        """Return the examples that fit max_tokens and the model's context. Print how many were cut or left out."""
+        """Return the examples that fit max_tokens and the model's context. Print how many were cut or dropped."""
         if not len(self):
             raise DataError(what="a split has no rows to train on", where=where, fix="Give it rows")
         most, named = limit.max_tokens, f"max_tokens = {limit.max_tokens}"
@@ -101,12 +101,12 @@ class Examples(Sequence[Example]):
             print(f"{where}: {longer}: left out")
         else:
             print(
-                f"{where}: {longer}: {int(long.sum()) - left:,} cut, {left:,} left out because no answer would be left"
+                f"{where}: {longer}: {int(long.sum()) - left:,} cut, {left:,} dropped because no answer would be left"
             )
         return cut.select(np.flatnonzero(fitting))
 
     def _trained_after_cut(self, long: Array) -> Array:
-        """Return whether every row of an example still has a trained token."""
+        """Tell whether every row of an example still has a trained token."""
         return np.array([not isn or all(row.trained for row in self[nth].rows) for nth, isn in enumerate(long)])
 
     @property

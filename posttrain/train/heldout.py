@@ -18,12 +18,12 @@ from posttrain.train.model_set import ModelSet
 
 
 class HeldoutRows(Params):
-    """How many held-out rows are evaluated."""
+    """The number of held-out rows to evaluate."""
 
     heldout_rows: int = Field(
         1000,
         ge=1,
-        description="most held-out rows to evaluate; if there are more, always the same ones, chosen by id",
+        description="maximum number of held-out rows; if there are more, always the same rows, chosen by id",
     )
 
 

@@ -25,7 +25,7 @@ WARNED: Final = 5
 
 @dataclass(frozen=True)
 class Rate:
-    """A row of the table."""
+    """A row of the table of learning rates."""
 
     kind: RateKind | None
     """None: every kind."""
@@ -55,7 +55,7 @@ RATES: Final = (
     Rate("online", 1_000_000_000, 1e-6, "DeepSeekMath (arXiv:2402.03300), DAPO (arXiv:2503.14476)"),
     Rate("online", 300_000_000, 5e-6, "between 1e-6 of 1B and more, and 2e-5 below"),
     Rate("online", TOY, 2e-5, "our runs with SmolLM2-135M (docs/reports/real.md)"),
-    Rate(None, 0, 1e-4, "toy models, as those of this project's tests"),
+    Rate(None, 0, 1e-4, "toy models, as in this project's tests"),
 )
 
 
@@ -68,7 +68,7 @@ def default_rate(kind: RateKind, parameters: int, *, adapter: bool) -> Rate:
 
 
 def explained(kind: RateKind, parameters: int, *, adapter: bool) -> str:
-    """Return the default as a line: the rate, what decides it, and its source."""
+    """Return the default as a line: the rate, the reason for it, and its source."""
     row = default_rate(kind, parameters, adapter=adapter)
     trained = "an adapter" if adapter else "all weights"
     size = f"{parameters / 1e6:,.0f}M" if parameters >= 1e6 else f"{parameters:,}"

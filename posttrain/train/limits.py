@@ -44,13 +44,13 @@ class LimitParams(Params):
 
 
 class TextLimits(LimitParams):
-    """The same for a run that learns given texts. It may finally be certain of every token."""
+    """Limits for a run that trains on given texts. It may become certain of every token."""
 
     entropy: float | None = Field(None, gt=0, description="smallest mean entropy per token, in nats")
 
 
 def check_limits(limits: LimitParams, rows: Sequence[StepMetrics], name: str) -> bool:
-    """Return whether the newest step is within all limits. Raise after too many consecutive steps beyond one limit."""
+    """Tell whether the newest step is within all limits. Raise after too many consecutive steps beyond one limit."""
     newest = rows[-1]
     bad = [key for key in ("loss", "grad_norm") if not math.isfinite(newest.get(key, 0.0))]
     if bad:
@@ -66,7 +66,7 @@ def check_limits(limits: LimitParams, rows: Sequence[StepMetrics], name: str) ->
         ]
         for key, what, fix in beyond:
             if all(key in keys for keys in earlier):
-                reason = f"{what}, and has been for {limits.steps} steps, at step {newest['step']}"
+                reason = f"{what}, for {limits.steps} steps in a row; stopped at step {newest['step']}"
                 note = f"limits.{key}: null ({HOST.settings_file}) continues regardless"
                 note = f"The last checkpoint before it is kept; {note}"
                 raise TrainingError(what=reason, where=name, fix=f"{fix}. {note}")
@@ -78,11 +78,11 @@ def _beyond(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> Iterat
     row = rows[at]
     norm, usual = row.get("grad_norm", 0.0), _usual_gradient(limits, rows, at)
     if limits.gradient is not None and usual and norm > limits.gradient * usual:
-        what = f"the gradient explodes: its norm is {norm:.3g}, usually it was {usual:.3g}"
+        what = f"the gradient exploded: its norm is {norm:.3g}, usually it was {usual:.3g}"
         yield "gradient", what, "Lower optimizer.lr or raise optimizer.warmup"
     entropy = row.get("entropy")
     if limits.entropy is not None and entropy is not None and not entropy >= limits.entropy:
-        what = f"the entropy has collapsed: {entropy:.3g} nats per token, the limit is {limits.entropy:.3g}"
+        what = f"the entropy collapsed: {entropy:.3g} nats per token, the limit is {limits.entropy:.3g}"
         yield "entropy", what, "Raise the entropy bonus (entropy) or kl.beta, or lower optimizer.lr"
     kl = row.get("kl_k3")
     if limits.kl is not None and kl is not None and not kl <= limits.kl:

@@ -1,4 +1,4 @@
-"""A training run: its settings and the loop. The loop knows an algorithm only through its objective."""
+"""A training run: its settings and the loop. The loop uses an algorithm only through its objective."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TrainingParams(Params, metaclass=Called):
     optimizer: OptimizerParams = Field(default_factory=OptimizerParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
     micro_tokens: int = Field(
-        16_384, ge=64, description="most tokens in one forward pass (affects memory, not results)"
+        16_384, ge=64, description="maximum tokens in one forward pass (affects memory, not results)"
     )
     activations: Activations = Field(
         "keep",
@@ -89,7 +89,7 @@ class TrainingParams(Params, metaclass=Called):
 
     @property
     def has_critic(self) -> bool:
-        """Whether a critic is trained together with the policy."""
+        """True if a critic is trained together with the policy."""
         return False
 
     @model_validator(mode="after")
@@ -98,14 +98,14 @@ class TrainingParams(Params, metaclass=Called):
             raise ValueError("optimizer.critic_first: the run has no critic, so nothing would be learned. Remove it")
         if self.compile and self.activations == "selective":
             raise ValueError(
-                "compile = true: compiled layers keep their own choice. Use activations: keep or recompute"
+                "compile = true: compiled layers choose their own activations. Use activations: keep or recompute"
             )
         return self
 
     @model_validator(mode="after")
     def _has_whole_matrices(self) -> TrainingParams:
         if self.optimizer.matrices == "muon" and (self.processes > 1 or self.adapter.type != "none"):
-            raise ValueError("optimizer.matrices = muon: it takes whole matrices. Use processes: 1 and adapter: none")
+            raise ValueError("optimizer.matrices = muon: it needs whole matrices. Use processes: 1 and adapter: none")
         return self
 
     @model_validator(mode="after")
@@ -117,12 +117,14 @@ class TrainingParams(Params, metaclass=Called):
         if self.adapter.type == "qlora":
             raise ValueError("processes: weights in 4 bits cannot be divided. Use adapter: lora, or processes: 1")
         if getattr(self.adapter, "dropout", 0.0) > 0:
-            raise ValueError("processes: each would drop other inputs. Set adapter.dropout: 0, or processes: 1")
+            raise ValueError(
+                "processes: each process would drop different inputs. Set adapter.dropout: 0, or processes: 1"
+            )
         return self
 
     @property
     def reference_moves(self) -> bool:
-        """Whether the reference changes during the run."""
+        """True if the reference changes during the run."""
         return False
 
     @property
@@ -132,7 +134,7 @@ class TrainingParams(Params, metaclass=Called):
 
     @property
     def divides_models(self) -> bool:
-        """Whether the models are sharded across the run's processes. If not, each process holds whole models."""
+        """True if the models are sharded across the run's processes. If not, each process holds whole models."""
         return True
 
     @property
@@ -172,7 +174,7 @@ RUNS_ON = "runs_on"
 
 
 def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
-    """Return the settings that change the training, as plain data. They decide the checkpoint folder's name."""
+    """Return the settings that change the training, as plain data. They determine the checkpoint folder's name."""
     names = ["limits", "checkpoint_every", "save_dtype", "activations", "processes", "shards", "on_failures"]
     without = dict.fromkeys(names if params.template else [*names, "template"], True)
     return params.model_dump(
@@ -211,7 +213,7 @@ class TrainingRun:
     models: ModelSet
     update: Update
     step_tokens: int
-    """The most tokens of an optimizer step, for the estimate of memory."""
+    """Maximum number of tokens of an optimizer step, for the estimate of memory."""
     progress_metrics: tuple[str, ...] = ("loss",)
     """Metrics in the progress line."""
     watch: Watch = NO_WATCH
@@ -223,7 +225,7 @@ class TrainingRun:
 def training_loop(
     run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, end: int | None = None
 ) -> MetricsLog:
-    """Run the training loop: all steps that no checkpoint has, up to `end`. Return the metrics of all steps."""
+    """Run the training loop: all steps after the last checkpoint, up to `end`. Return the metrics of all steps."""
     for model in run.models.trained.values():
         set_activations(model, run.params.activations)
     try:
@@ -273,7 +275,7 @@ def _train(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, e
         print(f"{run.name}: {sharing.described(world.count())}", flush=True)
         note(useful_share=f"{sharing.useful:.2f}")
     if step < end and run.params.optimizer.average:
-        print(f"{run.name}: it ended early, so its weights are not averaged (optimizer.average)", file=sys.stderr)
+        print(f"{run.name}: the run ended early, so its weights are not averaged (optimizer.average)", file=sys.stderr)
     if looked:
         log.add({"step": step, **looked})
     for model in models.trained.values():
@@ -330,7 +332,7 @@ def note_processes(before: str) -> None:
 
 
 def _is_metrics(value: Any) -> TypeGuard[dict[str, float]]:
-    """Return whether a value maps names to numbers."""
+    """Tell whether a value maps names to numbers."""
     return isinstance(value, dict) and all(type(number) in (int, float) for number in value.values())
 
 

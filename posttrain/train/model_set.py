@@ -1,4 +1,4 @@
-"""The models of a run, and the batch columns that they compute."""
+"""The models of a run, and the batch columns that they provide."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class ModelSet:
 
     @property
     def sharded(self) -> bool:
-        """Whether the trained models are sharded."""
+        """True if the trained models are sharded."""
         return is_sharded(self.policy)
 
     @property
@@ -202,7 +202,7 @@ class ModelSet:
         return place_of(part)[1] if is_divided(part) else 1
 
     def gather_on_rank_zero(self) -> ModelSet:
-        """Return the first process's models, the policy whole and in host memory. The other processes end here."""
+        """Return the first process's models, with the whole policy in host memory. The other processes end here."""
         if world.count() == 1:
             return self
         policy = self.policy
@@ -253,11 +253,11 @@ class ModelSet:
             yield batch.select(rows) if len(rows) < len(batch) else batch
 
     def shared_out(self, batch: Batch) -> Rounds:
-        """Return which of the batch's rows each process computes, pass by pass. All processes get the same answer."""
+        """Return the rows of the batch for each process, pass by pass. All processes get the same answer."""
         return share_out(batch.rows, batch.columns.items.tolist(), self.micro_tokens, world.count(), self._width)
 
     def add_sharing(self, sharing: Sharing, batch: Batch) -> None:
-        """Add how well the processes share a step's batch."""
+        """Record how evenly the processes share a step's batch."""
         sharing.add(batch.rows, self.shared_out(batch), self._width)
 
     @property
@@ -265,7 +265,10 @@ class ModelSet:
         return int(backbone(self.policy).config.get_text_config().hidden_size)
 
     def own_micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, bool]]:
-        """Yield this process's parts of the batch, and whether each counts. All processes get the same number."""
+        """Yield this process's parts of the batch, each with a flag: True if it counts.
+
+        All processes get the same number.
+        """
         for rows, counts in own_parts(self.shared_out(batch), world.rank()):
             yield (batch.select(rows) if len(rows) < len(batch) else batch), counts
 
@@ -304,12 +307,12 @@ class ModelSet:
 
     @torch.no_grad()
     def copy_policy(self, model: Any, keep: float = 0.0) -> None:
-        """Replace a frozen model by the current policy. `keep`: the share of its own weights that stays."""
+        """Replace a frozen model by the current policy. `keep`: the weight of the old model in the average."""
         both = zip(model.parameters(), self.policy.parameters(), strict=True)
         pairs = [(mine, theirs) for mine, theirs in both if mine is not theirs and theirs.requires_grad]
         rounded = is_trained_in_bf16(self.policy) or any(own_part(mine).dtype != torch.float32 for mine, _ in pairs)
         if keep and rounded:
-            what = "an average of weights in bfloat16 would stand still: its steps are below their rounding"
+            what = "an average of bfloat16 weights would not change, because its steps are smaller than the rounding"
             raise ModelError(what=what, where="renew_reference.keep", fix="Use device.precision: fp32, or keep: 0")
         sharded = is_sharded(model)
         for mine, theirs in pairs:

@@ -1,4 +1,4 @@
-"""What a run's settings say about its models, and how a start model is made."""
+"""The settings of a run about its models, and how a start model is created."""
 
 from __future__ import annotations
 

@@ -49,14 +49,14 @@ class OptimizerParams(Params):
 
     @property
     def copies(self) -> int:
-        """The most float32 numbers that are kept per weight: AdamW's moments, and the mean."""
+        """Maximum number of float32 numbers per weight: AdamW's moments, and the mean."""
         return 2 + bool(self.average)
 
     @field_validator("betas", mode="after")
     @classmethod
     def _averages(cls, betas: list[float]) -> list[float]:
         if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"{betas} are shares of the past that an average keeps. Use numbers from 0 to below 1")
+            raise ValueError(f"{betas} are decay rates of averages. Use numbers from 0 to below 1")
         return betas
 
 
@@ -123,7 +123,7 @@ class WeightMean:
         return {**mean, f"{MEAN}count": torch.tensor(self._count)} if mean else {}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         self._count = int(tensors.get(f"{MEAN}count", 0))
         self._mean = {name: torch.empty_like(weight) for name, weight in self._weights.items() if self._count}
         for name, mean in self._mean.items():
@@ -222,7 +222,7 @@ class AdamW:
         return moments | self._mean.state_dict()
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state from `state_dict`."""
         known = {f"{name}.{kind}" for rule, names in self._names.items() for name in names for kind in MOMENTS[rule]}
         if unknown := [key for key in tensors if key not in known and not key.startswith(MEAN)]:
             raise ValueError(f"{unknown[0]} belongs to no trained weight")

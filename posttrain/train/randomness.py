@@ -23,7 +23,7 @@ def seed(value: int) -> None:
 
 @contextlib.contextmanager
 def without_dropout(models: Iterable[nn.Module], needs: frozenset[str]) -> Iterator[None]:
-    """Turn off dropout in models whose log-probs are compared with those of a pass without dropout.
+    """Turn off dropout in models whose log-probs are compared with log-probs of a pass without dropout.
 
     That applies to every run with samples or a reference. Without samples, an adapter's own dropout stays on.
     """
@@ -67,7 +67,7 @@ def states(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore(saved: dict[str, Tensor], device: torch.device) -> None:
-    """Restore the result of `states`. An additional process gets the state of the first."""
+    """Restore the result of `states`. An additional process gets the state of the first process."""
     saved = {name: saved.get(f"{name}.{world.rank()}", part) for name, part in saved.items() if "." not in name}
     spare = float(saved["python_spare"])
     random.setstate((random.getstate()[0], tuple(saved["python"].tolist()), None if math.isnan(spare) else spare))

@@ -35,17 +35,17 @@ class RouterParams(Params):
 
     @property
     def replays(self) -> bool | Literal["sampler"]:
-        """Whether each token keeps its experts from the start of its round, and the source of these experts."""
+        """The source of the experts if each token keeps its experts from the start of its round; false: not kept."""
         return False
 
     @property
     def asks(self) -> Mapping[str, Literal["experts"]]:
-        """`router.replay: sampler` -> `experts`, the ability that the engine needs for it; empty with other values."""
+        """`router.replay: sampler` -> `experts`, the ability that the engine needs; empty for other values."""
         return {"router.replay = sampler": "experts"} if self.replays == "sampler" else {}
 
 
 class ReplayParams(RouterParams):
-    """The same, for a run that takes several steps on a round of samples."""
+    """The routers of a run that takes several steps on a round of samples."""
 
     replay: bool | Literal["sampler"] = Field(
         False,
@@ -57,7 +57,7 @@ class ReplayParams(RouterParams):
 
     @property
     def replays(self) -> bool | Literal["sampler"]:
-        """Whether each token keeps its experts from the start of its round, and the source of these experts."""
+        """The source of the experts if each token keeps its experts from the start of its round; false: not kept."""
         return self.replay
 
 
@@ -75,9 +75,9 @@ class Replaying(Protocol):
 
 
 def routing_refusal(params: Replaying, needs: frozenset[str]) -> str | None:
-    """Return why experts cannot be replayed in a run that needs these columns; None if they can."""
+    """Return the reason why experts cannot be replayed in a run that needs these columns; None if they can."""
     if params.activations != "keep":
-        return f"activations = {params.activations}, which computes layers again with other experts"
+        return f"activations = {params.activations}, which recomputes layers with other experts"
     if params.compile:
         return "compile = true"
     return f"{params.algorithm} reads log-probs at the start of each step" if needs & STEP_COLUMNS else None
@@ -106,11 +106,14 @@ def routers_of(model: Any, params: RouterParams, name: str) -> Routers:
     if not modules:
         if params.balance or params.replays:
             key = f"balance = {params.balance:g}" if params.balance else _setting(params)
-            what = f"router.{key} of {name}, and no routers were found in its model"
+            what = f"router.{key} is set for {name}, but its model has no routers"
             raise ParamsError(what=what, where=HOST.settings_file, fix="Remove it, or start from a mixture")
         return NO_ROUTERS
     if params.replays and runs_in_rows(model):
-        what = f"router.{_setting(params)} of {name}: its model cannot run packed, so its experts are not replayed"
+        what = (
+            f"router.{_setting(params)} is set for {name}, but its model cannot run packed, so experts cannot be "
+            f"replayed"
+        )
         raise ParamsError(what=what, where=HOST.settings_file, fix="Remove it")
     own = getattr(model.config.get_text_config(), "router_aux_loss_coef", None) or 0.0
     return Routers(model, modules, own if params.balance is None else params.balance, bool(params.replays))
@@ -122,7 +125,7 @@ def _setting(params: RouterParams) -> str:
 
 @torch.no_grad()
 def with_experts(models: ModelSet, batch: Batch) -> Batch:
-    """Return the batch with the experts that the present policy chooses for each token.
+    """Return the batch with the experts that the current policy chooses for each token.
 
     Rows that already have a sampler's experts keep them.
     """

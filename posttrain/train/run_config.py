@@ -1,4 +1,4 @@
-"""The settings of a run in params.yaml: the settings of its algorithm with some replaced."""
+"""The settings of a run in params.yaml: the preset of its algorithm with some settings replaced."""
 
 from __future__ import annotations
 

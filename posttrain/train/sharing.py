@@ -57,7 +57,7 @@ class _Pass:
 
 
 def share_out(rows: Sequence[TokenRow], items: Sequence[int], budget: int, processes: int, width: float) -> Rounds:
-    """Return which rows each process computes in each round. Every process gets the same answer.
+    """Return the rows of each process in each round. Every process gets the same answer.
 
     `items`: rows of one item stay together. `budget`: the most tokens of a pass. `width`: that of the model.
     """
@@ -69,7 +69,7 @@ def share_out(rows: Sequence[TokenRow], items: Sequence[int], budget: int, proce
 
 
 def work_of(rows: Sequence[TokenRow], width: float, *, padded: bool = False) -> float:
-    """Return the work of a pass in tokens, with attention's pairs as the tokens that cost as much.
+    """Return the work of a pass in tokens, with attention's pairs converted to tokens of equal cost.
 
     `padded`: attention pads the rows of a bucket to the longest, as it does on a CPU.
     """
@@ -85,12 +85,12 @@ def work_of(rows: Sequence[TokenRow], width: float, *, padded: bool = False) -> 
 
 
 def slowest(rows: Sequence[TokenRow], rounds: Rounds, width: float, *, padded: bool = False) -> float:
-    """Return the work that a step waits for: in each round, that of the process with the most."""
+    """Return the work that a step waits for: in each round, the work of the busiest process."""
     return sum(max(work_of([rows[i] for i in part], width, padded=padded) for part in parts) for parts in rounds)
 
 
 def useful_share(rows: Sequence[TokenRow], rounds: Rounds, width: float, *, padded: bool = False) -> float:
-    """Return the share of the processes' time that computes the step: 1 if all work alike and none repeats anything.
+    """Return the useful share of the processes' time: 1 if all have equal work and repeat nothing.
 
     The step's own work is that of one pass over all rows without padding.
     """
@@ -100,7 +100,7 @@ def useful_share(rows: Sequence[TokenRow], rounds: Rounds, width: float, *, padd
 
 @dataclass
 class Sharing:
-    """How well the steps of a run have been shared."""
+    """How evenly the steps of a run were shared."""
 
     work: float = 0.0
     waits: float = 0.0
@@ -117,7 +117,7 @@ class Sharing:
 
     @property
     def useful(self) -> float:
-        """The share of the processes' time in these steps that computed them."""
+        """The useful share of the processes' time in these steps."""
         return self.work / self.waits if self.waits else 1.0
 
     def described(self, processes: int) -> str:
@@ -127,7 +127,7 @@ class Sharing:
 
 
 def own_parts(rounds: Rounds, process: int) -> Iterator[tuple[list[int], bool]]:
-    """Yield this process's rows in each round, with a flag whether they count.
+    """Yield this process's rows in each round, and a flag: True if they count.
 
     All processes run the same number of passes, so that none waits in vain. One without rows repeats the round's
     smallest part, which then does not count.

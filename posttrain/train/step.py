@@ -43,7 +43,7 @@ class Batch:
         return Batch([self.rows[i] for i in rows], columns)
 
     def with_prepared(self, step: Ragged) -> Batch:
-        """Return the rows that `prepare` kept, in its order and with its columns."""
+        """Return the rows that `prepare` kept, in the order and with the columns of its result."""
         rows = step.rows["row"].tolist()
         return Batch([self.rows[i] for i in rows], step.with_rows(row=torch.arange(len(rows))))
 
@@ -108,7 +108,7 @@ def make_batch(
 
 
 def concatenate(parts: Sequence[Batch]) -> Batch:
-    """Return batches with the same columns as one. The rows of an item must be in the same part."""
+    """Return several batches with the same columns as one batch. The rows of an item must be in the same part."""
     if len(parts) == 1:
         return parts[0]
     first = parts[0].columns
@@ -135,7 +135,7 @@ class StepClosure:
         return step_metrics(self.totals())
 
     def totals(self) -> dict[str, Tensor]:
-        """Return the same without the transfer. The device may still be computing."""
+        """Return the loss and metrics without transferring them. The device may still be computing."""
         totals: dict[str, Tensor] = {}
         routing = StepRouting(self.routers, self.tokens)
         parts = [*self.models.own_micro_batches(self.batch)]
@@ -164,7 +164,7 @@ class StepClosure:
 
     @torch.no_grad()
     def loss(self) -> float:
-        """Return the loss at the present weights."""
+        """Return the loss at the current weights."""
         total, routing = 0.0, StepRouting(self.routers, self.tokens)
         for micro, counts in self.models.own_micro_batches(self.batch):
             columns, recording = self._forward(micro, self.models.packed(micro))
@@ -174,7 +174,7 @@ class StepClosure:
 
     @torch.no_grad()
     def measured(self) -> dict[str, float]:
-        """Return the loss and its metrics at the present weights, from one process."""
+        """Return the loss and its metrics at the current weights, from one process."""
         totals: dict[str, Tensor] = {}
         for micro in self.models.micro_batches(self.batch):
             columns, _ = self._forward(micro, self.models.packed(micro))

@@ -95,7 +95,7 @@ class MappedRows:
 
 
 def mapped_rows(text: ChatText, frame: pl.DataFrame, encode: Encode, how: str) -> MappedRows:
-    """Return the tokenized rows of a table, from the cache if possible. `how` names the encoding."""
+    """Return the tokenized rows of a table, from the cache if possible. `how` identifies the encoding."""
     first = encode(frame.head(1).to_dicts())
     folder = HOST.cache()
     if folder is None:  # nothing is cached, and the mapped file needs no name

@@ -68,14 +68,14 @@ def comparisons(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str
 
 @phase("load")
 def feedback(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
-    """Return unpaired rows as examples: an answer, and whether it was liked."""
+    """Return unpaired rows as examples: an answer, and a label (liked or not)."""
     labels = np.where(frame["label"].to_numpy(), 1.0, -1.0)
     return make_examples(_completions(text, frame, where), {"label": labels}).limited(limit, where, text.context)
 
 
 @phase("load")
 def rankings(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
-    """Return each prompt's answers, rank 0 for liked and 1 for others. Prompts with only one label are left out."""
+    """Return each prompt's answers, rank 0 for liked and 1 for others. Prompts with only one label are dropped."""
     rows = _completions(text, frame, where)
     liked = frame["label"].to_numpy()
     answers: dict[bytes, list[int]] = {}
@@ -84,7 +84,7 @@ def rankings(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -
     compared = [mine for mine in answers.values() if len({bool(liked[place]) for place in mine}) == 2]
     if len(compared) < len(answers):
         few = f"{len(answers) - len(compared):,} of {len(answers):,} prompts"
-        print(f"{where}: {few} have answers of one label only: left out")
+        print(f"{where}: {few} have answers of only one label: dropped")
     places = np.array([place for mine in compared for place in mine], dtype=np.int64)
     starts = np.cumsum([0, *map(len, compared)])
     ranked = Examples(rows, places, starts, {"rank": np.where(liked[places], 0.0, 1.0)})
@@ -95,14 +95,14 @@ def rankings(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -
 def windows(text: ChatText, frame: pl.DataFrame, width: int, where: str) -> Examples:
     """Return concatenated documents, each with a stop token at its end, as windows of width + 1 tokens."""
     if text.context is not None and width + 1 > text.context:
-        what = f"windows of {width} tokens and the one after them are longer than the model's context of {text.context}"
+        what = f"windows of {width} tokens plus the next token are longer than the model's context of {text.context}"
         raise DataError(what=what, where=where, fix="Lower the run's `window`")
     stream = documents(text, frame, where).stream()
     if len(stream) <= width:
         what = f"the {frame.height} documents of a split have {len(stream)} tokens, fewer than window = {width}"
         raise DataError(what=what, where=where, fix="Give more text, or lower the run's `window`")
     if left := (len(stream) - 1) % width:
-        print(f"{where}: the last {left:,} of {len(stream):,} tokens do not fill a window: left out")
+        print(f"{where}: the last {left:,} of {len(stream):,} tokens do not fill a window: dropped")
     return make_examples(_Windows(stream, width))
 
 
@@ -139,6 +139,6 @@ def _completions(text: ChatText, frame: pl.DataFrame, where: str) -> MappedRows:
 
 def _rows(text: ChatText, frame: pl.DataFrame, encode: Any, how: str, where: str) -> MappedRows:
     if frame.is_empty():
-        fix = "Give both rows (heldout_share, or a column `split`)"
-        raise DataError(what="it has no rows of the split train, or none of heldout", where=where, fix=fix)
+        fix = "Give rows for both splits (heldout_share, or a column `split`)"
+        raise DataError(what="it has no rows in split train or none in split heldout", where=where, fix=fix)
     return mapped_rows(text, frame, encode, how)

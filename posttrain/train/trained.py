@@ -65,12 +65,12 @@ class Trained(list[dict[str, float]]):
         return sum(values) / len(values) if values else float("nan")
 
     def means(self, names: Sequence[str], count: int = 10) -> dict[str, float]:
-        """Return the mean over the last steps of each metric in the last step, with six significant digits."""
+        """Return the mean over the last steps for each metric of the last step, with six significant digits."""
         return rounded({name: self.tail(name, count) for name in names if self.steps and name in self[self.steps - 1]})
 
 
 def run_training(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder) -> Trained:
-    """Check memory and disk, train or resume, and set the policy to the weights that `watch` keeps."""
+    """Check memory and disk, train or resume, and set the policy to the weights that `watch` chooses."""
     params, models = run.params, run.models
     copies = params.optimizer.copies
     check_memory(models, run.step_tokens, params.activations, params.limits.memory, run.name, copies)

@@ -47,11 +47,11 @@ def run_with(stage_server: Server, workspace: Path, stage: str, path: list[str],
             "online grpo",
             ["online", "runs", "grpo"],
             f'{COLLAPSE}, {SMALL}, "checkpoint_every": 1}}',
-            "entropy has collapsed",
+            "entropy collapsed",
             marks=pytest.mark.slow,
             id="entropy",
         ),
-        pytest.param("sft main", ["sft", "runs", "main"], EXPLOSION, "the gradient explodes", id="gradient"),
+        pytest.param("sft main", ["sft", "runs", "main"], EXPLOSION, "the gradient exploded", id="gradient"),
     ],
 )
 def test_a_run_that_goes_wrong_ends_with_the_cause(

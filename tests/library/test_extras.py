@@ -12,7 +12,7 @@ from posttrain.extras import EXTRAS, need, need_or_exit, package_error
 
 def test_package_error() -> None:
     found = package_error(ModuleNotFoundError(name="peft.tuners"))
-    assert found is not None and found.what == "peft is not installed, which the extra `lora` brings"
+    assert found is not None and found.what == "peft is not installed; it is part of the extra `lora`"
     assert found.fix == 'Run pip install "posttrain[lora]"' and found.where == sys.executable
     assert package_error(ModuleNotFoundError(name="own_module")) is None
 
@@ -21,7 +21,7 @@ def test_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "EXTRAS", {**EXTRAS, "mine": ("torch", "nothing_here"), "there": ("torch",)})
     need("there")
     need_or_exit("there")
-    with pytest.raises(extras.PackageError, match="nothing_here is not installed, which the extra `mine` brings"):
+    with pytest.raises(extras.PackageError, match="nothing_here is not installed; it is part of the extra `mine`"):
         need("mine")
     with pytest.raises(SystemExit) as ended:
         need_or_exit("mine")

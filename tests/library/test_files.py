@@ -64,7 +64,7 @@ def test_json_has_finite_numbers(tmp_path: Path) -> None:
 def test_numbers_are_rounded_to_digits(capsys: pytest.CaptureFixture[str]) -> None:
     assert rounded({"a": 1.23456789, "b": 123456789.0}) == {"a": 1.23457, "b": 123457000.0}
     assert rounded({"a": 1.26, "b": float("nan")}, 2) == {"a": 1.3}
-    assert capsys.readouterr().err == "not finite, so left out: b\n"
+    assert capsys.readouterr().err == "not finite, so omitted: b\n"
 
 
 def test_free_memory_is_within_all_limits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,4 +152,4 @@ def test_a_reward_model_that_a_filter_names_is_its_dependency(judged: Path) -> N
     assert read_table(judged / "data/good/chat.parquet", "chat")["id"].to_list() == kept["id"].to_list()
     edit(judged, lambda params: params["data"]["filters"]["good"].update(reward_model="none"))
     refused = run(judged, sys.executable, "-m", "posttrain", "check")
-    assert refused.returncode == 1 and "Name one, e.g. reward_model: reward/main" in refused.stdout
+    assert refused.returncode == 1 and "Set one, e.g. reward_model: reward/main" in refused.stdout

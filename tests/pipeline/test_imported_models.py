@@ -63,7 +63,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_template_is_saved_with_the_model_and_its_end_is_an_end_token(workspace: Path) -> None:
     said = (workspace / "repro.txt").read_text(encoding="utf-8")
-    assert "custom/own.jinja ends an answer with <|im_end|>, which is an end token from now on" in said
+    assert "custom/own.jinja ends an answer with <|im_end|>, so <|im_end|> becomes an end token" in said
     for model in ("base/start", "sft/main", "online/grpo"):
         folder = workspace / "models" / model
         assert json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))["chat_template"] == CHATML
@@ -85,14 +85,14 @@ def test_samples_and_evaluation_are_scored_by_a_given_reward_model(workspace: Pa
 
 def test_kl_to_a_reference_of_another_tokenizer_is_not_measured(workspace: Path) -> None:
     said = (workspace / "repro.txt").read_text(encoding="utf-8")
-    assert "evaluate@other: models/sft/main has another tokenizer, so the KL to it is not measured" in said
+    assert "evaluate@other: models/sft/main has a different tokenizer, so the KL to it is not measured" in said
     metrics = json.loads((workspace / "results/other/metrics.json").read_text(encoding="utf-8"))
     assert "kl_k1" not in metrics and "score" in metrics
 
 
 def test_a_teacher_of_another_tokenizer_is_refused(workspace: Path) -> None:
     said = (workspace / "repro.txt").read_text(encoding="utf-8")
-    assert "distill.runs.refused.teacher = 'base/other' has another tokenizer than models/sft/main" in said
+    assert "distill.runs.refused.teacher = 'base/other' has a different tokenizer than models/sft/main" in said
     assert not (workspace / "models/distill").exists()
 
 

@@ -114,7 +114,12 @@ def test_a_run_with_composed_rewards_and_a_few_failures(own_workspace: Path) -> 
     [
         (
             {"reward": {"my_rewards:upside_down": 1.0}},
-            ("known are scored wrong", "a right completion of prompt", "scores 0: '#### ", "docs/rewards.md#canaries"),
+            (
+                "with a known score are scored wrong",
+                "a right completion of prompt",
+                "scores 0: '#### ",
+                "docs/rewards.md#canaries",
+            ),
         ),
         (
             {"reward": {"my_rewards:same": 1.0}, "patience": 2, "rollout": {"rounds": 6}},
@@ -125,7 +130,7 @@ def test_a_run_with_composed_rewards_and_a_few_failures(own_workspace: Path) -> 
             (
                 "64 of 64 completions could not be scored",
                 "infrastructure: the server is down",
-                "Nothing is left to learn from",
+                "Nothing is left to train on",
             ),
         ),
         (

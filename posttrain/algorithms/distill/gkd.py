@@ -1,4 +1,4 @@
-"""GKD: the Jensen-Shannon divergence, half on own samples."""
+"""GKD: the Jensen-Shannon divergence, half on the student's samples."""
 
 from __future__ import annotations
 

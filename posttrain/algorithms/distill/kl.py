@@ -1,4 +1,4 @@
-"""Distillation with the KL from the teacher: on demonstrations, or on own samples with a teacher that sees more."""
+"""Distillation by the KL from the teacher, on demonstrations or on samples with extra context for the teacher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MiniLLM: the reverse KL, on own samples."""
+"""MiniLLM: the reverse KL, on the student's samples."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def cispo(tokens: Tokens, options: CispoOptions) -> Tensor:
 
 
 def clipped(tokens: Tokens, options: CispoOptions) -> Tensor:
-    """Return whether the weight differs from the ratio itself."""
+    """Tell whether the weight differs from the ratio itself."""
     return (tokens.ratio > 1 + options.high) | (tokens.ratio < lowest(options.low))
 
 

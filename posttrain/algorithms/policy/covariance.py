@@ -22,7 +22,7 @@ NOISE = 1e-12
 
 
 class ClipCovOptions(ClipOptions):
-    """PPO's clip, and the other tokens that lose their gradient."""
+    """PPO's clip, and further tokens whose gradient is dropped."""
 
     share: float = Field(2e-4, gt=0, lt=1, description="share of the step's tokens that are dropped (at least one)")
     cov_low: float = Field(1.0, description="smallest covariance of tokens that may be dropped")
@@ -31,7 +31,7 @@ class ClipCovOptions(ClipOptions):
     @model_validator(mode="after")
     def _not_empty(self) -> ClipCovOptions:
         if self.cov_high <= self.cov_low:
-            raise ValueError("cov_high must be above cov_low, or no token lies between them")
+            raise ValueError("cov_high must be above cov_low, otherwise no token lies between them")
         return self
 
 
@@ -43,7 +43,7 @@ class KlCovOptions(Options):
 
 
 def covariance(step: Ragged) -> Tensor:
-    """Return the covariance of each token [N]. Tokens that do not count in the loss have -inf.
+    """Return the covariance of each token [N]. Tokens that do not count in the loss get -inf.
 
     Means are over sorted values, so that they do not depend on the order of rows. A value at the mean has covariance 0,
     even if rounding leaves a difference.
@@ -69,12 +69,12 @@ def first_ranked(candidate_N: Tensor, *rank: Tensor, count: int) -> Tensor:
 
 
 def token_count(step: Ragged, share: float) -> int:
-    """Return the number of tokens in a share of those that count, at least one."""
+    """Return the number of tokens in a share of the counted tokens, at least 1."""
     return max(1, int(share * int((step.tokens["weight"] > 0).sum())))
 
 
 def dropped(step: Ragged, options: ClipCovOptions) -> dict[str, Tensor]:
-    """Choose random tokens with a covariance in the band that the clip does not cut, at the start of the step."""
+    """At the start of the step, choose random tokens whose covariance is in the band and that the clip does not cut."""
     cov_N, lengths_B = covariance(step), step.lengths_B
     sampling_logp_N = step.tokens["sampling_logp"]  # what the clip itself is against
     ratio_N = token_log_ratio(step.tokens["step_start_logp"], sampling_logp_N, lengths_B).exp()

@@ -25,7 +25,7 @@ class DppoOptions(Options):
 
 
 class DppoKlOptions(DppoOptions):
-    """The same with limits on the scale of the KL."""
+    """The same options with limits on the scale of the KL."""
 
     limit_pos: float = Field(0.05, gt=0, description="largest divergence for tokens with A > 0")
     limit_neg: float = Field(0.05, gt=0, description="largest divergence for tokens with A < 0")
@@ -48,7 +48,7 @@ def _log_rest(logp: Tensor) -> Tensor:
 
 def _dppo(divergence: Callable[[Tensor, Tensor], Tensor], options: type[DppoOptions], formula: str) -> Surrogate:
     def masked(tokens: Tokens, o: DppoOptions) -> Tensor:
-        """Return whether a token is beyond the limit and the update would move it further (Qi 2026)."""
+        """Tell whether a token is beyond the limit and the update would move it further (Qi 2026)."""
         with torch.no_grad():
             far, moved = divergence(tokens.logp, tokens.old_logp), tokens.logp - tokens.old_logp
             up = (tokens.advantage > 0) & (moved > 0) & (far > o.limit_pos)

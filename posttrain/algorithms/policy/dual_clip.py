@@ -24,7 +24,7 @@ def dual_clip(tokens: Tokens, options: DualClipOptions) -> Tensor:
 
 
 def clipped(tokens: Tokens, options: DualClipOptions) -> Tensor:
-    """Return whether a token has lost its gradient."""
+    """Tell whether a token has lost its gradient."""
     fallen = (tokens.ratio > options.floor) & (tokens.advantage < 0)
     return outside(tokens.ratio, tokens.advantage, options.low, options.high) | fallen
 

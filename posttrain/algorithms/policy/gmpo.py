@@ -30,7 +30,7 @@ def gmpo(tokens: Tokens, options: GmpoOptions) -> Tensor:
 
 
 def clipped(tokens: Tokens, options: GmpoOptions) -> Tensor:
-    """Return whether a token's log ratio is clamped, without gradient."""
+    """Tell whether a token's log ratio is clamped, without gradient."""
     above, below = tokens.log_ratio > options.edge, tokens.log_ratio < -options.edge
     return (above & (tokens.advantage > 0)) | (below & (tokens.advantage < 0))
 

@@ -12,7 +12,7 @@ from posttrain.settings.choices import Options
 
 
 class PassOptions(Options):
-    """The sets, and when a sample passes."""
+    """The size of the sets, and the reward at which a sample passes."""
 
     k: int = Field(
         4,

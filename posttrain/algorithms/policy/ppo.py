@@ -31,14 +31,14 @@ class UpperEdge(Moving):
     def _counted_from_1(cls, high: float | None) -> float | None:
         if high is not None and high <= 0:
             raise ValueError(
-                f"high = {high:g} puts the edge 1 + high at {1 + high:g}, so samples of the policy itself (ratio 1) "
-                "would be cut. Use a number above 0: it is counted from 1"
+                f"high = {high:g} puts the edge 1 + high at {1 + high:g}, so even samples of the current policy "
+                f"(ratio 1) would be clipped. Use a number above 0: it is counted from 1"
             )
         return high
 
 
 class ClipOptions(UpperEdge):
-    """Both bounds. With only one, the ratio could fall without limit if A < 0."""
+    """Both bounds. With only the upper bound, the ratio could fall without limit if A < 0."""
 
     low: float = Field(0.2, gt=0, le=1, description="lower bound of the ratio: 1 - low")
 
@@ -59,7 +59,7 @@ def ppo_clip(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -
 
 
 def outside(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
-    """Return whether the clip removes a token's gradient: r > 1 + high with A > 0, or r < 1 - low with A < 0."""
+    """Tell whether the clip removes a token's gradient: r > 1 + high with A > 0, or r < 1 - low with A < 0."""
     return ((ratio > 1 + high) & (advantage > 0)) | ((ratio < lowest(low)) & (advantage < 0))
 
 
@@ -74,7 +74,7 @@ def term(tokens: Tokens, options: ClipOptions) -> Tensor:
 
 
 def clipped(tokens: Tokens, options: ClipOptions) -> Tensor:
-    """Return whether a token has lost its gradient."""
+    """Tell whether a token has lost its gradient."""
     return outside(tokens.ratio, tokens.advantage, options.low, options.high)
 
 

@@ -1,4 +1,4 @@
-"""Train only on the tokens with the highest entropy, where a completion could have gone another way."""
+"""Train only on the tokens with the highest entropy, where a completion could have continued differently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TopEntropyOptions(ClipOptions):
 
 
 def dropped(step: Ragged, options: TopEntropyOptions) -> dict[str, Tensor]:
-    """Drop all tokens except those with the highest entropy at the start of the step.
+    """Drop all tokens except the tokens with the highest entropy at the start of the step.
 
     Ties: by prompt, sample, place. Completions of a prompt start with the same entropy, to the rounding of the pass.
     """

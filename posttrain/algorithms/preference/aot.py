@@ -1,4 +1,4 @@
-"""AOT: sort the log-ratios of a whole step, and compare each with the one of equal rank on the other side."""
+"""AOT: sort the log-ratios of a whole step on each side, and compare values of equal rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def aot(more: Tensor, less: Tensor, beta: float) -> Tensor:
 
 
 def of_same_rank(values: Tensor, others: Tensor) -> Tensor:
-    """Return for each value the one in `others` with the same rank: the optimal transport for a convex cost."""
+    """Return, for each value, the value in `others` with the same rank: the optimal transport for a convex cost."""
     return torch.empty_like(others).scatter(0, values.argsort(stable=True), others.sort().values)
 
 
@@ -27,7 +27,7 @@ def by_margin(h: Tensor, l: Tensor, ref_margin: Tensor) -> tuple[Tensor, Tensor]
 
 
 def by_side(h: Tensor, l: Tensor, ref_margin: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
-    """Compare each chosen answer with the rejected one of equal rank, from any prompt."""
+    """Compare each chosen answer with the rejected answer of equal rank, from any prompt."""
     return of_same_rank(h, l), of_same_rank(l, h)
 
 

@@ -1,4 +1,4 @@
-"""DPO: the log-odds of the chosen answer over the rejected one, relative to a reference; and variants."""
+"""DPO and variants: the log-odds of the chosen answer over the rejected answer, relative to a reference."""
 
 from __future__ import annotations
 

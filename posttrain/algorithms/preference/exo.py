@@ -1,4 +1,4 @@
-"""EXO: the reverse KL from the policy's own preference to the labels."""
+"""EXO: the reverse KL from the policy's preference to the labels."""
 
 from __future__ import annotations
 

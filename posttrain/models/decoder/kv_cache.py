@@ -85,7 +85,7 @@ class CachedAttention:
         self._recount()
 
     def admit(self, kept_P: Tensor, fresh: PromptAttention | None, joining_R: Tensor) -> None:
-        """Keep these prompts and add fresh ones. `joining_R`: each new row's index in [*kept, *fresh] prompts."""
+        """Keep these prompts and add fresh prompts. `joining_R`: each new row's index in [*kept, *fresh] prompts."""
         place_P = torch.full_like(self._lengths_P, -1)
         place_P[kept_P] = torch.arange(kept_P.numel(), device=kept_P.device)
         prompts_R = torch.cat([place_P[self._groups.prompts_R], joining_R])
@@ -219,12 +219,12 @@ class KVBuffer:
         self._parts = [torch.cat([part, part.new_zeros(rows, *part.shape[1:])]) for part in self._parts]
 
     def roll(self, steps: int) -> None:
-        """Drop the first `steps` columns, so that steps are counted from a later one."""
+        """Drop the first `steps` columns, so that steps are counted from a later step."""
         self._parts = [part.roll(-steps, 2) for part in self._parts]
 
 
 class PromptGroups:
-    """The mapping of rows to prompts. Each prompt has the same number of row slots."""
+    """Maps rows to prompts. Each prompt has the same number of row slots."""
 
     def __init__(self, prompts_R: Tensor, prompts: int) -> None:
         """`prompts_R`: the prompt of each row. `prompts`: the number of prompts, including those without rows."""
@@ -265,7 +265,7 @@ def _grown(part: Tensor, size: int) -> Tensor:
 
 
 def _sums_in_float32(query: Tensor) -> bool:
-    """Return whether 16-bit scores stay in float32, in which they are summed, as in FlashAttention during training."""
+    """Tell whether 16-bit scores stay in float32, in which they are summed, as in FlashAttention during training."""
     return query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
 
 

@@ -14,7 +14,7 @@ from posttrain.models.forward.forward import Scoring, hidden_states, runs_in_row
 
 @dataclass(frozen=True)
 class LayerSize:
-    """The numbers that a layer caches per token, and its window; None: it caches all tokens."""
+    """A layer's cached numbers per token, and its window; None: all tokens."""
 
     numbers: int
     window: int | None
@@ -22,7 +22,7 @@ class LayerSize:
 
 @torch.no_grad()
 def kv_sizes(model: Any) -> Sequence[LayerSize]:
-    """Return the size for each layer; empty for a model that runs without a cache. The model stores the result."""
+    """Return the size for each layer; empty for a model without a cache. The result is stored on the model."""
     found: Sequence[LayerSize] | None = getattr(model, "kv_sizes", None)
     if found is None:
         recorder = _Recorder()

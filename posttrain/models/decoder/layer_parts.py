@@ -43,7 +43,7 @@ def query_key_value(
 def after_attention(
     x: Tensor, mixed: Tensor, out: Matrix, norm: Tensor, gate_up: Matrix, down: Matrix, eps: float
 ) -> Tensor:
-    """Return a layer's output from its input and what attention mixed."""
+    """Return a layer's output from its input and the attention result."""
     x = added(x, mixed, *out)
     gate, up = linear(rms_norm(x, x.shape[1:], norm, eps), *gate_up).chunk(2, dim=1)
     return added(x, silu(gate).mul_(up), *down)

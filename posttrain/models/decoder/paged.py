@@ -34,12 +34,12 @@ class _Prompt:
 
 
 def batch_rows(rows: int) -> int:
-    """Return the number of rows that a step computes, including empty ones."""
+    """Return the number of rows that a step computes, including empty rows."""
     return max(SMALLEST, 1 << (rows - 1).bit_length())
 
 
 def own_pages(max_new_tokens: int) -> int:
-    """Return the number of a row's own pages: for the rest of its prompt and its longest completion."""
+    """Return the number of pages only for one row: the rest of its prompt and its longest completion."""
     return -(-(PAGE - 1 + max_new_tokens) // PAGE)
 
 
@@ -62,7 +62,7 @@ class PagedAttention:
         """Start the next token of each row."""
 
     def locate(self, position_R: Tensor) -> None:
-        """Compute where each row's token is written, and how many tokens it attends to."""
+        """Compute the place of each row's token, and the number of tokens that it attends to."""
         page_R = self._table_RP[: position_R.numel()].gather(1, (position_R // PAGE)[:, None])[:, 0]
         self._place_R, self._seen_R = page_R * PAGE + position_R % PAGE, (position_R + 1).to(torch.int32)
 
@@ -91,7 +91,7 @@ class PagedAttention:
         self._write_table()
 
     def admit(self, kept_P: Tensor, fresh: PromptAttention | None, joining_R: Tensor) -> None:
-        """Keep these prompts and add fresh ones. `joining_R`: each new row's index in [*kept, *fresh] prompts."""
+        """Keep these prompts and add fresh prompts. `joining_R`: each new row's index in [*kept, *fresh] prompts."""
         kept = kept_P.tolist()
         for place in {*range(len(self._prompts))} - {*kept}:
             self._free += self._prompts[place].pages

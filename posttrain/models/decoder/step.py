@@ -47,7 +47,7 @@ class _Layer:
 
 
 class DecoderStep:
-    """The hidden state after one more token of each row. It is built again after the weights have changed."""
+    """Computes the hidden state after one more token of each row. It is built again when the weights have changed."""
 
     def __init__(self, model: Any, longest: int, *, compiled: bool = False) -> None:
         """`longest`: all positions are below it. `compiled`: run the parts around attention as compiled code."""
@@ -69,7 +69,7 @@ class DecoderStep:
 
     @property
     def takes_pages(self) -> bool:
-        """Whether one attention kernel can read its keys in pages."""
+        """True if one attention kernel can read its keys in pages."""
         return takes_pages(self._embedding.new_empty(0, self._size))
 
     def __call__(self, token_R: Tensor, position_R: Tensor, cache: DecodingAttention) -> Tensor:
@@ -86,7 +86,7 @@ class DecoderStep:
 
 
 def supports_decoder_step(model: Any) -> bool:
-    """Return whether the model consists only of modules that `DecoderStep` implements."""
+    """Tell whether the model consists only of modules that `DecoderStep` implements."""
     core, config = model.base_model, model.config
     if type(core).__name__ not in FAMILIES or config.hidden_act != "silu":
         return False
@@ -161,10 +161,10 @@ class DecoderBackend(Protocol):
     """A model that decodes rows. Rows may leave and join between steps."""
 
     def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
-        """Keep these prompts and prefill fresh ones. `joining`: each new row's index in [*kept, *fresh] prompts."""
+        """Keep these prompts and prefill fresh prompts. `joining`: each new row's index in [*kept, *fresh] prompts."""
 
     def keep_rows(self, index_R: Tensor) -> None:
-        """Drop all other rows. Call it before the rest gets its next token."""
+        """Drop all other rows. Call it before the remaining rows get their next token."""
 
     def next_logits(self) -> Tensor:
         """Return the logits of the next token [R, V], in float32 or higher precision."""
@@ -173,7 +173,7 @@ class DecoderBackend(Protocol):
         """Append the chosen token of each row."""
 
     def kv_bytes(self) -> tuple[int, int]:
-        """Return bytes of keys and values per prompt token, and of a row's own tokens at most."""
+        """Return the bytes of keys and values per prompt token, and the maximum for a row's own tokens."""
         ...
 
 
@@ -251,7 +251,7 @@ class OwnCacheDecoder:
 
 
 class RecomputeDecoder:
-    """A model that cannot decode from any cache. Every row is run again for each token."""
+    """A model without a cache. Each row is recomputed for every token."""
 
     def __init__(self, model: Any) -> None:
         head = head_of(model)

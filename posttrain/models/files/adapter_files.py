@@ -1,4 +1,4 @@
-"""Adapter folders in peft's format: the trained matrices, and the digest of the frozen model they belong to."""
+"""Adapter folders in peft's format: the trained matrices, and the digest of their frozen model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Base(NamedTuple):
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether the folder contains an adapter and not a whole model."""
+    """Tell whether the folder contains an adapter and not a whole model."""
     return (folder / ADAPTER_CONFIG).is_file()
 
 
@@ -59,7 +59,7 @@ def whole_model(folder: Path) -> Path:
 
 
 def trained_tensors(model: Any) -> dict[str, Tensor]:
-    """Return the trained tensors of a model with an adapter, whole, under peft's names in files."""
+    """Return the trained tensors of a model with an adapter, unsharded, with peft's file names."""
     trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
     named = {
         name.replace(f".{ADAPTER}", ""): full(master_of(part).detach()).to("cpu", copy=is_sharded(model))
@@ -87,7 +87,7 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         kind, _ = config["peft_type"], scaling(config)
         tensors = load_file(str(folder / ADAPTER_WEIGHTS))
     except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError, SafetensorError) as error:
-        fix = "Run the stage that made it again"
+        fix = "Rerun the stage that wrote it"
         raise ModelError(what=f"the adapter cannot be read ({error})", where=str(folder), fix=fix) from error
     if kind != "LORA":
         raise ModelError(what=f"an adapter of type {kind}", where=str(folder), fix=MERGE)
@@ -105,7 +105,7 @@ def scaling(config: Mapping[str, Any]) -> float:
 
 @torch.no_grad()
 def merge_into(model: Any, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> None:
-    """Merge an adapter into a fresh copy of its model. It cannot be removed again bit by bit."""
+    """Merge an adapter into a fresh copy of its model. Removing it again would not restore the exact bits."""
     named: Mapping[str, nn.Parameter] = dict(model.named_parameters())
     rest = dict(tensors)
     for layer in sorted({name.partition(".lora_")[0] for name in tensors if ".lora_" in name}):
@@ -127,12 +127,12 @@ def check_base(base: Base, where: Path, manifest: str) -> None:
         what = f"its base {base.folder.as_posix()} is missing"
         raise ModelError(what=what, where=str(where), fix=fix)
     if base_digest(base.folder, manifest) != base.manifest:
-        what = f"it was trained on another {base.folder.as_posix()} than the one that is there now"
-        raise ModelError(what=what, where=str(where), fix=HOST.fix("base changed", "Put that one there again"))
+        what = f"its base {base.folder.as_posix()} has changed since the adapter was trained"
+        raise ModelError(what=what, where=str(where), fix=HOST.fix("base changed", "Restore the base of the training"))
 
 
 def base_digest(folder: Path, manifest: str) -> str:
-    """Return the digest that identifies a frozen model: of its manifest, or of weights and config without one."""
+    """Return the digest that identifies a frozen model: of its manifest, or of weights and config if it has none."""
     if (folder / manifest).is_file():
         return digest(folder / manifest)
     files = [*sorted(folder.glob("*.safetensors")), folder / "config.json"]

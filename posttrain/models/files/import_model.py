@@ -48,7 +48,7 @@ def fetch_model(
     """
     folder = Path(name) if revision is None else _from_hub(name, revision)
     if not folder.is_dir():
-        fix = "Give the folder of a model in base.folders; a model of the Hub belongs in base.hub, with its commit"
+        fix = "Give a model's folder in base.folders; a Hub model belongs in base.hub, with its commit"
         raise ModelError(what="folder not found", where=name, fix=fix)
     if is_adapter(folder):
         fix = "Merge it into its model with peft (merge_and_unload), and give the folder of the whole model"
@@ -71,7 +71,7 @@ def fetch_model(
 def _check_scorer(model: Any, folder: Path) -> None:
     """Reject a classifier with several labels, and mark a scorer that was not trained with posttrain."""
     if (labels := model.score.out_features) != 1:
-        what, fix = f"it gives {labels} numbers for a text (num_labels)", "Use a reward model with num_labels 1"
+        what, fix = f"it returns {labels} numbers for a text (num_labels)", "Use a reward model with num_labels 1"
         raise ModelError(what=what, where=str(folder / "config.json"), fix=fix)
     if not (folder / MANIFEST).is_file():
         setattr(model.config, WHOLE_TEXT, True)
@@ -79,7 +79,7 @@ def _check_scorer(model: Any, folder: Path) -> None:
 
 def _from_hub(name: str, revision: str) -> Path:
     if not re.fullmatch("[0-9a-f]{40}", revision):
-        what = f"revision '{revision}' may move to another commit, and a Hub model needs its commit"
+        what = f"revision '{revision}' may move to another commit, so a Hub model needs a fixed commit"
         fix = "Give the commit's full hash of 40 digits"
         raise ModelError(what=what, where=f"base.hub: {name}", fix=fix)
     from huggingface_hub import snapshot_download

@@ -1,4 +1,4 @@
-"""Load a model of the class that its config names, with transformers' own conversion. Errors name faulty files.
+"""Load a model of the class in its config, with transformers' conversion. Errors list faulty files.
 
 A model with a scalar head has the class `...ForSequenceClassification` of its family, even if transformers has none. On
 disk both are the same: the backbone's tensors under the family's own prefix, `score.weight` [1, hidden], and
@@ -35,12 +35,12 @@ WHOLE_TEXT = "scores_whole_text"
 
 
 def is_scorer(model: Any) -> bool:
-    """Return whether the model has a scalar head."""
+    """Tell whether the model has a scalar head."""
     return type(model).__name__.endswith(SUFFIX)
 
 
 def scorer_name(model_type: str) -> str:
-    """Return the class name of a family's scorer: transformers' own, or one built like it."""
+    """Return the class name of a family's scorer: transformers' class, or a class built like it."""
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
@@ -51,7 +51,7 @@ def scorer_name(model_type: str) -> str:
 
 
 def model_class(config: Any) -> Any:
-    """Return the class in config.architectures. It must be one of transformers' or a scorer."""
+    """Return the class in config.architectures. It must be a transformers class or a scorer."""
     import transformers
 
     name = config.architectures[0]
@@ -73,7 +73,7 @@ def with_scalar_head(model: Any, where: str) -> Any:
     head = getattr(scorer, "score", None)
     same = type(scorer.base_model) is type(backbone(model))
     if not same or not isinstance(head, nn.Linear) or dict(head.named_parameters()).keys() != {"weight"}:
-        what = f"{type(scorer).__name__} is not the backbone of {type(model).__name__} with one matrix `score`"
+        what = f"{type(scorer).__name__} is not the backbone of {type(model).__name__} plus one matrix `score`"
         raise ModelError(what=what, where=where, fix="Use a family that docs/models.md lists")
     setattr(scorer, scorer.base_model_prefix, backbone(model))
     scorer.score = nn.Linear(head.in_features, 1, bias=False)
@@ -105,8 +105,8 @@ def load_weights(cls: Any, config: Any, weights: WeightFiles) -> Any:
     where = str(weights.folder / "config.json")
     layers = config.get_text_config().num_hidden_layers
     if layers > len(weights):
-        what = f"num_hidden_layers = {layers!r:.40} cannot be: there are {len(weights)} tensors"
-        raise ModelError(what=what, where=where, fix="Take the config that belongs to the weights")
+        what = f"num_hidden_layers = {layers!r:.40} is impossible with {len(weights)} tensors"
+        raise ModelError(what=what, where=where, fix="Use the config that belongs to the weights")
     tied = dict(meta_model(cls, config, where).all_tied_weights_keys)
     _check_dtypes(weights)
     with quiet():
@@ -124,13 +124,13 @@ def load_weights(cls: Any, config: Any, weights: WeightFiles) -> Any:
             )
         except (*BUILD_ERRORS, OSError, SafetensorError) as error:
             what = f"the weights do not fit {cls.__name__} ({shortened(str(error), 300)})"
-            fix = "Take the weights that belong to the config"
+            fix = "Use the weights that belong to the config"
             raise ModelError(what=what, where=str(weights.folder), fix=fix) from error
     _check_fit(info, weights.folder)
     _refuse([f"{name} is not finite" for name in not_finite(model)], weights.folder)
     untied = sorted(set(tied) - set(model.all_tied_weights_keys))
     if untied:
-        what = f"the config ties {', '.join(untied)} to other weights, and the files give them values of their own"
+        what = f"the config ties {', '.join(untied)} to other weights, but the files contain separate values"
         raise ModelError(what=what, where=where, fix="Set tie_word_embeddings: false in it")
     with quiet():
         verify_forward(prepared(model), str(weights.folder))
@@ -139,7 +139,7 @@ def load_weights(cls: Any, config: Any, weights: WeightFiles) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers, whose loader reads one tensor at a time here. Our errors report problems."""
+    """Silence transformers: its loader reads one tensor at a time here, and our errors report problems."""
     from transformers.utils import logging
 
     os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # threads would read ahead and hold a second copy of the weights
@@ -187,7 +187,7 @@ def not_finite(model: Any) -> list[str]:
 
 
 def meta_model(cls: Any, config: Any, where: str, *, fits: bool = True) -> Any:
-    """Return the model without memory for tensors. Raise if the config gives no model.
+    """Return the model without memory for tensors. Raise if no model can be built from the config.
 
     `fits`: raise too if the memory that is free would not hold it.
     """
@@ -196,11 +196,13 @@ def meta_model(cls: Any, config: Any, where: str, *, fits: bool = True) -> Any:
     try:
         model = _without_values(cls, config)
     except (*BUILD_ERRORS, StrictDataclassError) as error:
-        fix = "Take the config.json that belongs to the weights"
-        raise ModelError(what=f"the config makes no model ({error!r:.200})", where=where, fix=fix) from error
+        fix = "Use the config.json that belongs to the weights"
+        raise ModelError(
+            what=f"no model can be built from the config ({error!r:.200})", where=where, fix=fix
+        ) from error
     size, free = sum(part.numel() for part in model.parameters()) * 4.0, free_bytes(torch.device("cpu"))
     if fits and size > free:
-        what = f"its weights take {size / 1e9:.3g} GB in float32, and {free / 1e9:.3g} GB of memory are free"
+        what = f"its weights take {size / 1e9:.3g} GB in float32, but {free / 1e9:.3g} GB of memory are free"
         raise ModelError(what=what, where=where, fix="Use a smaller model or a larger machine")
     return model
 

@@ -118,7 +118,7 @@ def streamed_tensors(
 
 
 def converts(model: Any) -> bool:
-    """Return whether transformers joins or renames tensors of this family on loading."""
+    """Tell whether transformers joins or renames tensors of this family on loading."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import PrefixChange
 

@@ -93,8 +93,8 @@ def check_vocabulary(tokenizer: Any, folder: Path) -> None:
     """Check that the folder's model has an embedding for every token."""
     rows = load_config(folder).get_text_config().vocab_size
     if len(tokenizer) > rows:
-        what = f"the tokenizer has {len(tokenizer)} tokens, the model embeds {rows}"
-        raise ModelError(what=what, where=str(folder), fix="Use the tokenizer that the model was trained with")
+        what = f"the tokenizer has {len(tokenizer)} tokens, but the model embeds {rows}"
+        raise ModelError(what=what, where=str(folder), fix="Use the tokenizer the model was trained with")
 
 
 @phase("load")
@@ -128,7 +128,7 @@ def load_policy(path: str | Path) -> Any:
     """Return the folder's model, which must be a causal language model."""
     model = load_model(path)
     if is_scorer(model):
-        fix = "Name a model whose architecture ends in ForCausalLM"
+        fix = "Use a model whose architecture ends in ForCausalLM"
         raise ModelError(what=f"{type(model).__name__} scores text and cannot generate any", where=str(path), fix=fix)
     return model
 
@@ -197,7 +197,7 @@ def _base(manifest: dict[str, Any], folder: Path) -> Base:
 
 
 def load_config(folder: Path) -> Any:
-    """Return the config of the class that config.json names, with an architecture that belongs to it."""
+    """Return the config of the class in config.json, with an architecture of that class."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -206,7 +206,7 @@ def load_config(folder: Path) -> Any:
     try:
         data = {name: value for name, value in read_finite_json(file).items() if name not in IGNORED_KEYS}
         if faults := config_faults(data):
-            fix = "Take the config.json that belongs to the weights"
+            fix = "Use the config.json that belongs to the weights"
             raise ModelError(what="; ".join(faults[:3]), where=str(file), fix=fix)
         kind_of = CONFIG_MAPPING[data["model_type"]]
         config = kind_of.from_dict(kind_of._decode_special_floats(data))  # transformers' own way to write infinity
@@ -218,15 +218,18 @@ def load_config(folder: Path) -> Any:
         fix = "Give the folder of a model in the format of transformers"
         raise ModelError(what="there is no config.json", where=str(file.parent), fix=fix) from error
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StrictDataclassError) as error:
-        fix = "It must be a transformers config with a model_type that this version of transformers knows"
+        fix = "It must be a transformers config with a model_type that this version of transformers supports"
         raise ModelError(what=f"cannot be read ({error!r:.300})", where=str(file), fix=fix) from error
     causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
     known = [causal, scorer_name(config.model_type)] if causal else []
     if not isinstance(config.architectures, list) or not config.architectures or config.architectures[0] not in known:
-        what = f"architectures = {config.architectures!r:.80} is none of {config.model_type}'s: {', '.join(known)}"
-        raise ModelError(what=what, where=str(file), fix="Name one of them; code from the Hub is never run")
+        what = (
+            f"architectures = {config.architectures!r:.80} is not an architecture of {config.model_type}: "
+            f"{', '.join(known)}"
+        )
+        raise ModelError(what=what, where=str(file), fix="Use one of them; code from the Hub is never run")
     if getattr(config, "quantization_config", None) is not None:
-        fix = "Take the model's unquantized weights (bfloat16, float16 or float32)"
+        fix = "Use the model's unquantized weights (bfloat16, float16 or float32)"
         raise ModelError(what="the weights are quantized, which cannot be trained", where=str(file), fix=fix)
     odd = [
         f"{name} = {n!r:.40}" for name, n in numbers.items() if not isinstance(n, int) or isinstance(n, bool) or n < 1
@@ -278,7 +281,10 @@ def save_model(
             (folder / MANIFEST).write_text(json.dumps({FORMAT: MODELS, **manifest}, indent=1) + "\n", encoding="utf-8")
             note(weights=digest(folder / MANIFEST))
     except (OSError, SafetensorError) as error:
-        fix = "Free some disk space or fix the folder's rights, and run it again: a trained model's checkpoint is kept"
+        fix = (
+            "Free some disk space or fix the folder's permissions, and run it again: a trained model's checkpoint "
+            "is kept"
+        )
         raise ModelError(what=f"the model cannot be written ({error})", where=str(target), fix=fix) from error
 
 
@@ -309,7 +315,7 @@ def _folder(path: str | Path) -> Path:
         name for name, entry in listed.items() if not (folder / name).is_file() or digest(folder / name) != entry
     ]
     if changed:
-        raise ModelError(what=f"not what {MANIFEST} says: {', '.join(changed)}", where=str(folder), fix=REWRITE)
+        raise ModelError(what=f"files differ from {MANIFEST}: {', '.join(changed)}", where=str(folder), fix=REWRITE)
     return folder
 
 
@@ -321,7 +327,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(what=f"cannot be read ({error})", where=str(file), fix=REWRITE) from error
     if not isinstance(found, dict):
-        raise ModelError(what="holds no JSON object", where=str(file), fix=REWRITE)
+        raise ModelError(what="does not contain a JSON object", where=str(file), fix=REWRITE)
     check_format(found.pop(FORMAT, 1), MODELS, str(file), ModelError)
     return found
 
@@ -347,12 +353,12 @@ def config_text(model: Any, dtype: torch.dtype) -> str:
 
 
 def load_stop_tokens(path: str | Path) -> tuple[int, ...]:
-    """Return the end tokens in the folder's generation_config.json, if it has one."""
+    """Return the end tokens in the folder's generation_config.json, if the file exists."""
     file = Path(path) / GENERATION
     try:
         listed = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        fix = "Fix it, or delete it where the tokenizer's own end token will do"
+        fix = "Fix it, or delete it to use the tokenizer's own end token"
         raise ModelError(what=f"cannot be read ({error!r:.200})", where=str(file), fix=fix) from error
     tokens = [] if listed is None else listed if isinstance(listed, list) else [listed]
     rows = load_config(file.parent).get_text_config().vocab_size if tokens else 0

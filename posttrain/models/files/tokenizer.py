@@ -84,14 +84,14 @@ def complete_tokenizer(
     tokenizer = load_tokenizer(target)
     check_vocabulary(tokenizer, folder)
     if tokenizer(tokenizer.eos_token, add_special_tokens=False)["input_ids"] != [tokenizer.eos_token_id]:
-        what = f"its end token {tokenizer.eos_token!r} is not one token of the vocabulary"
+        what = f"its end token {tokenizer.eos_token!r} is not a single token of the vocabulary"
         raise ModelError(what=what, where=str(folder), fix="Set eos_token in tokenizer_config.json")
     if messages:
         print(f"{folder}: {'; '.join(messages)}")
 
 
 def check_template(folder: Path, files: Path, chat_template: str, *, scores: bool) -> tuple[int, ...]:
-    """Try the present template of `files` on a conversation. Return the end tokens.
+    """Try the current template of `files` on a conversation. Return the end tokens.
 
     The token that the template writes after an answer becomes one of them.
     """
@@ -108,7 +108,7 @@ def check_template(folder: Path, files: Path, chat_template: str, *, scores: boo
         settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         settings["eos_token_id"] = list(ends)
         file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        print(f"{folder}: {chat_template} ends an answer with {end}, which is an end token from now on")
+        print(f"{folder}: {chat_template} ends an answer with {end}, so {end} becomes an end token")
         text = ChatText(load_tokenizer(files), chat_template, ends)
     text.conversations([Conversation(TEST_CONVERSATION)], "last")
     text.prompts([TEST_CONVERSATION[:1], TEST_CONVERSATION[:3]])
@@ -116,7 +116,7 @@ def check_template(folder: Path, files: Path, chat_template: str, *, scores: boo
 
 
 def template_fault(file: Path) -> str | None:
-    """Return why a template fails on a conversation, independent of the tokenizer; None if it works."""
+    """Return the reason why a template fails on a conversation, independent of the tokenizer; None if it works."""
     template = Template(file.read_text(encoding="utf-8", errors="replace"), {"bos_token": "", "eos_token": ""}, DATE)
     try:
         list(template.render([RenderRequest(TEST_CONVERSATION, opened=False)]))
@@ -126,7 +126,7 @@ def template_fault(file: Path) -> str | None:
 
 
 def written_template(root: Path, folder: Path | None, chat_template: str | None) -> str | None:
-    """Return the template in a run's file, or the one written in a folder; None if there is neither."""
+    """Return the template in a run's file, or the template in a folder; None if there is neither."""
     if chat_template is not None:
         file = root / chat_template
         return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None

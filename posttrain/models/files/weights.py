@@ -46,7 +46,7 @@ class WeightFiles:
         return iter(sorted(self._files))
 
     def tensor(self, name: str) -> Tensor:
-        """Return one tensor in its own memory."""
+        """Return one tensor as a copy in its own memory."""
         part: Tensor = self._files[name].get_tensor(name)
         return part
 
@@ -55,7 +55,7 @@ class WeightFiles:
         return self._files[name].get_slice(name)
 
     def dtype(self) -> torch.dtype:
-        """Return the dtype of most of the numbers."""
+        """Return the dtype that most numbers have."""
         counts: Counter[str] = Counter()
         for name in self:
             part = self.later(name)
@@ -72,7 +72,7 @@ def open_weights(folder: Path) -> Iterator[WeightFiles]:
         try:
             names = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {WEIGHTS}
             if any(Path(name).name != name for name in names):
-                raise ValueError("its index names files outside the folder")
+                raise ValueError("its index lists files outside the folder")
             # "pread" copies what it reads: a model must not live in a file that someone may overwrite.
             files = {
                 name: stack.enter_context(safe_open(str(folder / name), "pt", backend="pread"))
@@ -86,12 +86,12 @@ def open_weights(folder: Path) -> Iterator[WeightFiles]:
 
 
 def has_weights(folder: Path) -> bool:
-    """Return whether the folder contains a model and not only a tokenizer."""
+    """Tell whether the folder contains a model and not only a tokenizer."""
     return (folder / INDEX).is_file() or (folder / WEIGHTS).is_file()
 
 
 def spans_of(tensors: Mapping[str, Tensor]) -> tuple[dict[str, tuple[int, int]], int]:
-    """Return where each tensor's bytes begin and end in a file's data, in safetensors' order, and the size of all."""
+    """Return the start and end of each tensor's bytes in a file's data, in safetensors' order, and the total size."""
     ranks = {dtype: place for place, dtype in enumerate(STORED)}
     spans: dict[str, tuple[int, int]] = {}
     end = 0
@@ -183,7 +183,7 @@ def shards_of(layout: Mapping[str, Tensor], shard_bytes: int) -> dict[str, dict[
 
 
 def write_index(shards: Mapping[str, Mapping[str, Tensor]], folder: Path) -> None:
-    """Write the index of several files; nothing for one."""
+    """Write the index of several files; write nothing for one file."""
     if len(shards) == 1:
         return
     size = sum(part.nbytes for shard in shards.values() for part in shard.values())

@@ -1,4 +1,4 @@
-"""Choose what training keeps from a forward pass for the backward pass.
+"""Choose the activations that training keeps from a forward pass for the backward pass.
 
 Everything, the results of matrix products and attention (the rest of a layer is cheap to compute again), or only the
 layers' inputs.
@@ -35,7 +35,10 @@ SMALL = 128
 
 
 def set_activations(model: Any, activations: Activations) -> None:
-    """Choose what training keeps. The gradient stays bit-identical, because a layer is recomputed exactly."""
+    """Choose the activations that training keeps.
+
+    Layers are recomputed exactly, so the gradient stays bit-identical.
+    """
     layers = checkpointed_layers(model)
     if not layers and activations != "keep":
         what = f"activations = {activations}: the layers of {type(model).__name__} cannot be computed again"
@@ -58,7 +61,7 @@ def _recompute(layer: Callable[..., Any], *inputs: Any) -> Any:
 
 
 def selective(layer: Callable[..., Any], *inputs: Any) -> Any:
-    """Keep the results of products and attention, and compute the rest of the layer again in the backward pass.
+    """Keep the results of products and attention, and recompute the rest of the layer in the backward pass.
 
     A layer with a backward pass of its own keeps no more by itself (`keeps_products`).
     """
@@ -85,7 +88,7 @@ def _policy(context: Any, operator: Any, *inputs: Any, **_: Any) -> CheckpointPo
 
 
 def _is_small(left: Tensor, right: Tensor) -> bool:
-    """Return whether a product takes little time for the size of its result, as an adapter's second matrix does."""
+    """Tell whether a product takes little time for the size of its result, as an adapter's second matrix does."""
     return left.shape[-1] < SMALL <= right.shape[-1]
 
 
@@ -131,7 +134,7 @@ class _Offloaded:
         part.record_stream(self._stream)
 
     def fetched(self) -> Tensor:
-        """Return the tensor on the GPU for the computing stream."""
+        """Return the tensor on the GPU, ready for the computing stream."""
         back, self._back = self._fetch(), None
         now = torch.cuda.current_stream(self._device)
         now.wait_stream(self._stream)

@@ -31,7 +31,7 @@ class AdaptedLinear(nn.Module):
 
 
 def adapted_output(layer: Any, x: Tensor) -> Tensor | None:
-    """Return the output of a linear layer with an adapter; None if it is more than that (`matrix_of`)."""
+    """Return the output of a linear layer with an adapter; None if the layer does anything else (`matrix_of`)."""
     matrix = matrix_of(layer)
     if matrix is None or matrix.a is None or x.dtype != matrix.weight.dtype:
         return None

@@ -84,14 +84,14 @@ def _forward(layer: Any, plain: Callable[..., Any], body: Callable[..., Any], *i
 
 
 def compiled_layers(model: Any) -> list[Any]:
-    """Return the layers to compile, or their parts without routers. Raise for a model without any."""
+    """Return the layers to compile, or their parts without routers. Raise if the model has none."""
     layers = checkpointed_layers(model)
     routers = set(find_routers(model))
     if routers:
         layers = [part for layer in layers for part in _parts_without(routers, layer)]
     reasons = {
-        "it runs its own code over padded rows": runs_in_rows(model),
-        "transformers has no layers of it that can be compiled one by one": not layers,
+        "it only runs in padded rows": runs_in_rows(model),
+        "transformers does not list layers of it that can be compiled separately": not layers,
     }
     if found := [reason for reason, holds in reasons.items() if holds]:
         what = f"compile = true, and {type(model).__name__} cannot be compiled: {found[0]}"
@@ -128,7 +128,7 @@ def _compile(model: Any) -> None:
         what = f"compile = true, and torch cannot compile {type(model).__name__} ({_first_line(error)})"
         fix = "Install a C++ compiler (Debian, Ubuntu: apt-get install g++), or set compile: false"
         if " " in torch.__file__:
-            fix = f"torch's compiler fails where its own path has a space ({torch.__file__}): {fix}"
+            fix = f"torch's compiler fails if its own path contains a space ({torch.__file__}): {fix}"
         raise ModelError(what=what, where=HOST.settings_file, fix=fix) from error
     finally:
         model.train(mode)

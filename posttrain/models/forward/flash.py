@@ -1,4 +1,4 @@
-"""Choose the FlashAttention of a pass: 4 or 3 if it is installed and passes a check on this GPU, else torch's own.
+"""Choose the FlashAttention of a pass: 4 or 3 if installed and if it passes a check on this GPU, else torch's kernel.
 
 torch replaces the kernels of the whole process. Training uses the newest; decoding uses torch's own, because
 FlashAttention 4 does not read keys in pages on Hopper. Each call says which one it needs.
@@ -26,7 +26,7 @@ FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, OSError,
 
 
 class Heads(NamedTuple):
-    """What a kernel is compiled for."""
+    """The properties that a kernel is compiled for."""
 
     queries: int
     keys: int
@@ -36,14 +36,14 @@ class Heads(NamedTuple):
 
 
 def use_newest(query_NHD: Tensor, key_NHD: Tensor) -> str:
-    """Use the newest kernel that supports such heads from now on. Return its name, and record it."""
+    """Use the newest kernel that supports these heads from now on. Return its name, and record it."""
     return use_newest_for(
         Heads(query_NHD.shape[1], key_NHD.shape[1], query_NHD.shape[2], query_NHD.dtype, query_NHD.device)
     )
 
 
 def use_newest_for(heads: Heads) -> str:
-    """Do the same for heads that are known before a pass."""
+    """Choose the kernel in the same way for heads that are known before a pass."""
     kind = newest(heads)
     _activate(kind)
     name = OWN if kind is None else NAMES[kind]
@@ -59,7 +59,7 @@ def use_own() -> None:
 
 @cache
 def newest(heads: Heads) -> str | None:
-    """Return the first kernel that passes the check; None for torch's own."""
+    """Return the first kernel that passes the check; None for torch's kernel."""
     for kind, name in NAMES.items():
         try:
             _activate(kind)
@@ -109,7 +109,7 @@ def _fault(kind: str, heads: Heads) -> str | None:
                 if not float((one - other).abs().max()) <= TOLERANCE * float(other.abs().max()):
                     return "it gives other values"
             if deterministic and not all(map(torch.equal, found, again)):
-                return "it gives other bits each time"
+                return "it is not deterministic"
     except FAULTS as error:
         return _short(error)
     finally:

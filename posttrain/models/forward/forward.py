@@ -32,7 +32,7 @@ QUERY_BLOCK = 256
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a layer scores a key for a query: scale, sliding window, soft cap, and a sink for each head."""
+    """The parameters of attention scores: scale, sliding window, soft cap, and a sink for each head."""
 
     scale: float
     window: int | None = None
@@ -41,7 +41,7 @@ class Scoring:
 
     @property
     def plain(self) -> bool:
-        """Return whether torch's scaled_dot_product_attention can compute it."""
+        """Tell whether torch's scaled_dot_product_attention can compute this attention."""
         return self.cap is None and self.sink_H is None
 
     def capped(self, scores: Tensor) -> Tensor:
@@ -70,14 +70,14 @@ class PackedAttention:
     """Causal attention within each row of a packed batch."""
 
     decodes: ClassVar[bool] = False
-    """Whether its keys are those of a decoder, which has one kernel for all passes."""
+    """True if its keys are those of a decoder, which has one kernel for all passes."""
 
     def __init__(self, packed: PackedRows) -> None:
         self._packed = packed
         self._traced: TracedAttention | None = None
 
     def trace(self) -> None:
-        """Get ready for compiled layers that trace attention."""
+        """Prepare for compiled layers that trace attention."""
         self._traced = traced_of(self._segments, self._packed.ids_N.numel(), self._packed.ids_N.device)
 
     @cached_property
@@ -85,7 +85,7 @@ class PackedAttention:
         return segments_of(self._packed)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """Gather rows side by side, attend causally, and put each token's output back in its packed place."""
+        """Pad rows side by side, attend causally, and put each token's output back in its packed place."""
         del layer
         query_N, key_N, value_N = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
         if torch.compiler.is_compiling() and self._traced is not None:
@@ -195,7 +195,7 @@ def register() -> str:
 
 @contextmanager
 def attention_uncompiled() -> Iterator[None]:
-    """Keep torch's compiler out of the attention within the context. The surrounding code is compiled."""
+    """Exclude attention from torch's compiler within the context. The surrounding code is compiled."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register(NAME, torch.compiler.disable(_attention))  # type: ignore[no-untyped-call]
@@ -234,12 +234,12 @@ def run_in_rows(model: Any) -> None:
 
 
 def runs_in_rows(model: Any) -> bool:
-    """Return whether the model does not support packing."""
+    """Tell whether the model does not support packing."""
     return getattr(model, "runs_in_rows", False)
 
 
 def has_own_cache(model: Any) -> bool:
-    """Return whether a model that runs in rows decodes from its own cache."""
+    """Tell whether a model that runs in rows decodes from its own cache."""
     return getattr(model, "has_own_cache", False)
 
 
@@ -252,7 +252,7 @@ def own_states(model: Any, ids_ST: Tensor, cache: Any | None) -> tuple[Tensor, A
 
 
 def row_states(model: Any, ids_ST: Tensor) -> Tensor:
-    """Return the last hidden states [S, T, D] of rows padded on the right, which a causal model does not see."""
+    """Return the last hidden states [S, T, D] of rows padded on the right. A causal model does not see the padding."""
     states: Tensor = backbone(model)(input_ids=ids_ST, use_cache=False).last_hidden_state
     return states
 
@@ -303,7 +303,7 @@ def embedded_leaf(model: Any, packed: PackedRows) -> Tensor | None:
 
 @torch.no_grad()
 def add_embedding_gradient(model: Any, packed: PackedRows, embedded_ND: Tensor) -> None:
-    """Add the gradient of `embedded_leaf` to the embedding's own, as its backward would."""
+    """Add the gradient of `embedded_leaf` to the embedding's gradient, as its backward pass would."""
     table = model.get_input_embeddings()
     grad_ND = embedded_ND.grad
     if grad_ND is None:
@@ -317,7 +317,7 @@ def add_embedding_gradient(model: Any, packed: PackedRows, embedded_ND: Tensor) 
 def score_tokens(
     model: Any, packed: PackedRows, temperature: float = 1.0, head: AnyHead | None = None, *, entropy: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Return (log-prob [M], entropy [M] or NaN) of the trained tokens. `head`: the model's own by default."""
+    """Return (log-prob [M], entropy [M] or NaN) of the trained tokens. `head`: the model's head by default."""
     states_ND = packed_states(model, packed)
     hidden_MD = states_ND.index_select(0, packed.source_M)
     return token_logp(hidden_MD, head or head_of(model), packed.target_M, temperature, packed.kept, entropy=entropy)

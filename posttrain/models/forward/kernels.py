@@ -37,7 +37,7 @@ FUNCTIONS = (
 )
 """The functions of Liger that are called here."""
 IN_ONE: bool | None = None
-"""Whether Liger's kernels run; None: on CUDA only. Triton's interpreter runs them on a CPU too."""
+"""True if Liger's kernels run; None: on CUDA only. Triton's interpreter runs them on a CPU too."""
 LARGEST_BLOCK = 2**15
 """The numbers of a row that Liger's cross entropy holds at a time. Its own function waits for the device; the kernel
 is called directly."""
@@ -168,7 +168,7 @@ def nll_(logits_MV: Tensor, target_M: Tensor) -> Tensor:
 
 
 def runs(part: Tensor) -> bool:
-    """Return whether Liger's kernels run on such a tensor. If not, other code is faster than the plain formulas."""
+    """Tell whether Liger's kernels run on this tensor. If not, other code is faster than the plain formulas."""
     return _in_one(part) and liger() is not None
 
 

@@ -1,4 +1,4 @@
-"""A decoder layer of the usual kind as two operations that compute their own backward pass.
+"""A standard decoder layer as two operations that compute their own backward pass.
 
     q, k, v = rotate(norm(W x))      attention      s = x + W_o a,   y = s + W_down swiglu(W_gate_up norm(s))
 
@@ -54,11 +54,11 @@ class _Parts:
     down: Matrix
     size: int
     selective: bool = False
-    """Whether norms and SwiGLU are computed again in the backward pass."""
+    """True if norms and SwiGLU are computed again in the backward pass."""
 
 
 def parts_of(layer: Any, dtype: torch.dtype) -> _Parts | None:
-    """Return a layer's parameters; None if some of its matrices are more than a matrix with a plain adapter.
+    """Return a layer's parameters; None if a matrix is not a plain matrix with an optional plain adapter.
 
     Nor may its modules have hooks, which would not be called here, or its weights several dtypes.
     """
@@ -245,7 +245,7 @@ def layer_output(
 
 
 def _hooked(layer: nn.Module) -> bool:
-    """Return whether somebody has put a hook on a module within the layer."""
+    """Tell whether somebody has put a hook on a module within the layer."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(part, kind) for part in layer.modules() if part is not layer for kind in kinds)
 

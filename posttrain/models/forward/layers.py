@@ -1,4 +1,4 @@
-"""Which decoder layers run as the two operations of `layer_pass`: usual ones in a packed pass on a CUDA GPU with Liger.
+"""Choose the decoder layers that run as the two operations of `layer_pass`: usual layers, packed, on CUDA with Liger.
 
 Llama, Mistral, Qwen2, Qwen3 and the families with their code are such layers. `fuse_layers` compares a layer's output
 with its own forward pass when a model is loaded. All others, and all calls that training does not make, run the
@@ -51,14 +51,14 @@ class FusedLayer(nn.Module):
         return plain_forward(self)(self, hidden_states, *args, **named)  # `activations` has been seen to
 
     def keeps_products(self, hidden_states: Tensor, *args: Any, **named: Any) -> bool:
-        """Return whether the two operations run, which choose by themselves what they keep."""
+        """Tell whether the two operations run. They choose by themselves which activations to keep."""
         packed = type(named.get("posttrain_attention")) is PackedAttention
         usual = not args and packed and named.get("position_embeddings") is not None and _takes(hidden_states)
         return usual and parts_of(self, hidden_states.dtype) is not None
 
 
 def _takes(hidden: Tensor) -> bool:
-    """Return whether the kernels support this call: not a second derivative (TRPO), and not torch's compiler."""
+    """Tell whether the kernels support this call: not a second derivative (TRPO), and not torch's compiler."""
     if not hidden.is_cuda or hidden.dtype not in DTYPES or hidden.shape[0] != 1 or torch.compiler.is_compiling():
         return False
     return kernels.liger() is not None and bool(torch.backends.cuda.flash_sdp_enabled())  # type: ignore[no-untyped-call]
@@ -71,7 +71,7 @@ def _record(layers: str) -> None:
 
 
 def plain_forward(layer: Any) -> Callable[..., Any]:
-    """Return the forward function of a layer's own class, or of a part's, without the code for `activations`."""
+    """Return the forward function of the class of a layer or of its part, without the code for `activations`."""
     kinds: Any = type(layer).__mro__
     own = next(kind for kind in kinds if not issubclass(kind, FusedLayer) and hasattr(kind, "forward"))
     found: Callable[..., Any] = own.forward.__wrapped__ if hasattr(layer, "gradient_checkpointing") else own.forward
@@ -79,7 +79,7 @@ def plain_forward(layer: Any) -> Callable[..., Any]:
 
 
 def fuse_layers(model: Any) -> None:
-    """Let the layers of a model use the two operations, in place, if a GPU and Liger are there to run them."""
+    """Let the layers of a model use the two operations, in place, if a GPU and Liger are available."""
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < AMPERE or kernels.liger() is None:
         return
     checked: dict[tuple[Any, ...], Scoring | None] = {}
@@ -101,14 +101,14 @@ def _fuse(layer: Any, scoring: Scoring | None) -> None:
 
 
 def fused_of(model: Any) -> list[tuple[float, int | None] | None]:
-    """Return scale and window of each layer that runs by the two operations; None for other layers."""
+    """Return scale and window of each layer that uses the two operations; None for other layers."""
     layers = getattr(backbone(model), "layers", ())
     scorings = (layer.posttrain_scoring if isinstance(layer, FusedLayer) else None for layer in layers)
     return [None if scoring is None else (scoring.scale, scoring.window) for scoring in scorings]
 
 
 def fuse_alike(model: Any, found: Sequence[Sequence[Any] | None]) -> None:
-    """Let a model without values run by the same operations as the model of which `fused_of` returned this."""
+    """Make a model without values run the same operations as the model that `fused_of` was called on."""
     for layer, scoring in zip(getattr(backbone(model), "layers", ()), found, strict=True):
         _fuse(layer, None if scoring is None else Scoring(*scoring))
 
@@ -130,7 +130,7 @@ def _fused(kind: Any) -> Any:
 
 
 def has_usual_code(layer: Any) -> bool:
-    """Return whether layer, attention and feed-forward have the code of Llama or a family next to it."""
+    """Tell whether layer, attention and feed-forward have the code of Llama or of a similar family."""
     if isinstance(layer, FusedLayer):
         return True
     attention, mlp = getattr(layer, "self_attn", None), getattr(layer, "mlp", None)

@@ -51,7 +51,7 @@ class Head:
         return _scaled_and_capped(logits, self.scale, self.cap, temperature)
 
     def backward_(self, grad_MV: Tensor, logits_MV: Tensor, temperature: float) -> Tensor:
-        """Convert the gradient with respect to z / temperature into the one for h W^T + b, in place, and return it."""
+        """Convert the gradient for z / temperature into the gradient for h W^T + b, in place, and return it."""
         if self.cap is not None:
             grad_MV.mul_(1 - (logits_MV * (temperature / self.cap)).square())
         if self.scale != 1.0:
@@ -177,7 +177,7 @@ class _Tile:
             return self.p.mul_(scale).scatter_add_(1, self.target[:, None], grad_logp[:, None])
 
     def rounded_grad(self, grad_logp: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the same for `logp` only, in a 16-bit dtype, in one pass. It is rounded once, like `grad_logits_`."""
+        """Return the gradient of `logp` only, in a 16-bit dtype, in one pass, rounded once like `grad_logits_`."""
         scale, target = -grad_logp[:, None], self.target[:, None]
         own = torch.addcmul(grad_logp[:, None], self.p.gather(1, target), scale)
         grad = torch.mul(self.p, scale, out=torch.empty_like(self.p, dtype=dtype))
@@ -293,7 +293,7 @@ def token_logp(
 
 @dataclass(frozen=True)
 class LossTile:
-    """Some tokens of a loss that is a sum over tokens, with their distributions in memory."""
+    """A tile of scored tokens, with their distributions in memory, for losses that are sums over tokens."""
 
     part: slice
     """The slice of the scored tokens."""
@@ -308,7 +308,7 @@ class LossTile:
 
     @torch.no_grad()
     def backward(self, loss: Tensor) -> Tensor:
-        """Add the loss's gradient to the head's `.grad`. Return the one for the tokens' hidden states."""
+        """Add the loss's gradient to the head's `.grad`. Return the gradient for the tokens' hidden states."""
         grads: Sequence[Tensor | None] = torch.autograd.grad(loss, (self.logp, self.entropy), allow_unused=True)
         dtype, entropy = self._hidden.dtype, self.entropy.detach()
         grad_logits = _tile_backward(self._tile, self._head, self._temperature, grads, entropy, dtype)
@@ -364,7 +364,7 @@ def check_shapes(hidden_MD: Tensor, head: Head, target_M: Tensor) -> None:
 def plain_token_logp(
     hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: float = 1.0, kept: Kept | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the same with plain autograd. The backward pass recomputes each tile's logits."""
+    """Return (log-prob, entropy) with plain autograd. The backward pass recomputes each tile's logits."""
 
     def tile(hidden: Tensor, target: Tensor, kept: Kept | None) -> tuple[Tensor, Tensor]:
         logits = head.logits(hidden, temperature)

@@ -35,7 +35,7 @@ class FusedNorm(nn.Module):
 
 
 def fuse_norms(model: nn.Module) -> None:
-    """Make a model's norms that equal Llama's run as one operation, in place."""
+    """Run each of a model's norms that equal Llama's as one operation, in place."""
     for module in model.modules():
         kind: Any = type(module)
         if _is_llamas(kind):
@@ -43,14 +43,14 @@ def fuse_norms(model: nn.Module) -> None:
 
 
 def has_fused_norms(model: nn.Module) -> bool:
-    """Return whether `fuse_norms` would change or has changed norms in the model."""
+    """Tell whether `fuse_norms` would change or has changed norms in the model."""
     kinds: set[Any] = {type(module) for module in model.modules()}
     return any(issubclass(kind, FusedNorm) or _is_llamas(kind) for kind in kinds)
 
 
 @cache
 def _is_llamas(kind: Any) -> bool:
-    """Return whether a class is a norm with Llama's code, which transformers copies into each family."""
+    """Tell whether a class is a norm with Llama's code, which transformers copies into each family."""
     if not kind.__name__.endswith("RMSNorm") or not kind.__module__.startswith("transformers."):
         return False
     from transformers.models.llama.modeling_llama import LlamaRMSNorm

@@ -22,7 +22,7 @@ TENSORS = 4
 
 @dataclass(frozen=True)
 class Matrix:
-    """A linear layer, with its adapter if it has one."""
+    """A linear layer, with its adapter if there is one."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -73,7 +73,7 @@ def add_adapter_(y: Tensor, x: Tensor, matrix: Matrix) -> Tensor | None:
 
 
 def slope_through(grad: Tensor, matrix: Matrix, total: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Return the gradient with respect to x, added to `total` in place if given, and the one for x A^T."""
+    """Return the gradient with respect to x, added to `total` in place if given, and the gradient for x A^T."""
     total = grad @ matrix.weight if total is None else total.addmm_(grad, matrix.weight)
     return add_adapter_slope_(grad, matrix, total)
 
@@ -90,7 +90,7 @@ def add_adapter_slope_(grad: Tensor, matrix: Matrix, total: Tensor) -> tuple[Ten
 def weight_gradients(
     grad: Tensor, x: Tensor, low: Tensor | None, grad_low: Tensor | None, matrix: Matrix, needs: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients with respect to the matrix's tensors that `needs` asks for."""
+    """Return the gradients with respect to the matrix's tensors that `needs` selects."""
     weight, bias, a, b = matrix.tensors
     of_weight = outer(grad, x, weight) if needs[0] else None
     of_bias = grad.sum(0, dtype=sums_in(bias)) if needs[1] and bias is not None else None
@@ -116,7 +116,7 @@ def sums_in(weight: Any) -> torch.dtype:
 
 
 def joined(first: Matrix, second: Matrix) -> Tensor | None:
-    """Return two weights that follow each other in memory as one matrix; None if they do not."""
+    """Return two weights that are adjacent in memory as one matrix; None if they are not adjacent."""
     one, two = first.weight, second.weight
     size = one.numel() * one.element_size()
     near = one.is_contiguous() and two.is_contiguous() and one.data_ptr() + size == two.data_ptr()
@@ -127,7 +127,7 @@ def joined(first: Matrix, second: Matrix) -> Tensor | None:
 
 @torch.no_grad()
 def join(first: Matrix, second: Matrix) -> None:
-    """Move two weights of 16 bits into one memory, one after the other. Both stay parameters of their own."""
+    """Move two weights of 16 bits into one memory, one after the other. Both stay separate parameters."""
     one, two = first.weight, second.weight
     both = torch.cat([one, two])
     one.data, two.data = both[: one.shape[0]], both[one.shape[0] :]

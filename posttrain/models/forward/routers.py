@@ -33,7 +33,7 @@ def find_routers(model: nn.Module) -> tuple[nn.Module, ...]:
 
 @dataclass(frozen=True)
 class RoutingSums:
-    """Sums over tokens, which can be added over micro-batches. A token counts once for each row that it belongs to."""
+    """Sums over tokens, which can be added over micro-batches. A token counts once for each of its rows."""
 
     chosen_LE: Tensor
     """The number of tokens that chose each expert."""
@@ -49,11 +49,11 @@ class RoutingSums:
         return RoutingSums(*(mine + theirs for mine, theirs in pairs))
 
     def detach(self) -> RoutingSums:
-        """Return the same without gradient."""
+        """Return the sums without gradient."""
         return RoutingSums(*(part.detach() for part in vars(self).values()))
 
     def times(self, factor: float) -> RoutingSums:
-        """Return the same, multiplied by a factor."""
+        """Return the sums multiplied by a factor."""
         return RoutingSums(*(part * factor for part in vars(self).values()))
 
     def of_all(self) -> RoutingSums:
@@ -62,7 +62,7 @@ class RoutingSums:
 
 
 class Recording:
-    """Records the routers' outputs in the forward passes within this context. They choose the experts of `packed`.
+    """Records the routers' outputs in forward passes within the context, to read the experts of `packed`.
 
     A second pass over the same tokens (an exact KL, a teacher) is not recorded again.
     """

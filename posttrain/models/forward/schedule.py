@@ -1,4 +1,4 @@
-"""A model of how long FlashAttention 2's deterministic backward pass takes, and where to cut a batch so it takes less.
+"""A model of the duration of FlashAttention 2's deterministic backward pass, and cuts of a batch that reduce it.
 
 A call has `ceil(SMs / (rows heads))` blocks per row and head. A block takes its share of the row's blocks of keys one
 after the other. With more rows and heads than SMs, one SM so walks a whole row, and the call lasts as long as its
@@ -25,7 +25,7 @@ Row = tuple[int, int]
 
 
 def cuts(rows: Sequence[Row], heads: int, sms: int) -> list[int]:
-    """Return how many rows each call takes, of rows with the longest first. One number: do not cut."""
+    """Return the number of rows in each call, with the longest rows first. One number: do not cut."""
     points = [point for point in POINTS if point < len(rows)]
     known: dict[Row, float] = {}
 
@@ -44,13 +44,13 @@ def cuts(rows: Sequence[Row], heads: int, sms: int) -> list[int]:
 
 
 def makespan(rows: Sequence[Row], heads: int, sms: int) -> float:
-    """Return how long a deterministic call takes, in products of two tiles."""
+    """Return the duration of a deterministic call, in products of two tiles."""
     count = -(-sms // (len(rows) * heads))
     return _scheduled([_shares(row, count) for row in rows], heads, sms)
 
 
 def free_makespan(rows: Sequence[Row], heads: int, sms: int) -> float:
-    """Return the same for the kernel that adds in any order: a block for each row, head and block of keys."""
+    """Return the duration for the kernel that adds in any order: a block for each row, head and block of keys."""
     return _scheduled([_shares(row, _tiles(row[1])) for row in rows], heads, sms)
 
 

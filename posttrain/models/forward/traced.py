@@ -56,7 +56,7 @@ def heads_of(model: Any) -> Heads | None:
 
 @contextmanager
 def tracing(heads: Heads) -> Iterator[None]:
-    """Let packed passes bring what their compiled layers trace."""
+    """Let packed passes provide the tensors that their compiled layers trace."""
     TRACED.append(heads)
     try:
         yield
@@ -65,7 +65,7 @@ def tracing(heads: Heads) -> Iterator[None]:
 
 
 def traced_of(segments: Segments, tokens: int, device: torch.device) -> TracedAttention | None:
-    """Return what compiled layers trace in a pass, after choosing the newest kernel; None if they trace nothing."""
+    """Choose the newest kernel. Return the tensors that compiled layers trace in a pass; None if there are none."""
     if not TRACED or device.type != "cuda":
         return None
     use_newest_for(TRACED[-1])

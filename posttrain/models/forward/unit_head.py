@@ -31,13 +31,13 @@ from posttrain.rollout import Kept
 
 
 def takes(head: Head, hidden_MD: Tensor) -> bool:
-    """Return whether this head's logits are a scaled product, and the kernel runs here."""
+    """Tell whether this head's logits are a scaled product, and the kernel runs here."""
     return head.cap is None and head.bias_V is None and kernels.runs(hidden_MD)
 
 
 @dataclass(frozen=True)
 class UnitTile:
-    """Some tokens of a loss that is a sum over tokens, with the gradients of their -logp in memory."""
+    """A tile of scored tokens, with the gradients of -logp in memory, for losses that are sums over tokens."""
 
     part: slice
     """The slice of the scored tokens."""
@@ -53,11 +53,11 @@ class UnitTile:
 
     @torch.no_grad()
     def backward(self, loss: Tensor) -> Tensor:
-        """Add the loss's gradient to the head's `.grad`. Return the one for the tokens' hidden states."""
+        """Add the loss's gradient to the head's `.grad`. Return the gradient for the tokens' hidden states."""
         grads: Sequence[Tensor | None] = torch.autograd.grad(loss, (self.logp, self.entropy), allow_unused=True)
         slope, of_entropy = grads
         if of_entropy is not None:
-            raise ValueError("the loss has a gradient through `entropy`, but the objective says that it has none")
+            raise ValueError("the loss has a gradient through `entropy`, but the objective declares none")
         slope = torch.zeros_like(self.logp) if slope is None else slope
         scale = (slope * -self._factor)[:, None]
         if self._grad_head.weight_VD is not None:

@@ -25,7 +25,10 @@ from posttrain.text.packing import PackedRows, sent
 
 @dataclass(frozen=True)
 class Segments:
-    """Segments of queries with their keys. The last query of a segment sees all keys, the one before one less."""
+    """Segments of queries with their keys.
+
+    The last query of a segment sees all keys, the query before it one key less.
+    """
 
     query_ends: Tensor
     """Where each segment ends in the packed tokens, starting with 0, as int32 for the kernel."""
@@ -45,7 +48,7 @@ class Segments:
 
 @dataclass(frozen=True)
 class Split:
-    """Several calls in place of one, the longest segments first."""
+    """Several calls instead of one, with the longest segments first."""
 
     query_order: Tensor
     """The packed token of each query, call after call."""
@@ -85,7 +88,7 @@ def _ends(sizes: list[int]) -> Tensor:
 
 
 def supports(query: Tensor, value: Tensor) -> bool:
-    """Return whether the kernel supports these heads and no second derivative is needed (TRPO)."""
+    """Tell whether the kernel supports these heads and no second derivative is needed (TRPO)."""
     if not in_segments(query, value) or kernel() is None:
         return False
     return bool(torch.backends.cuda.flash_sdp_enabled())  # type: ignore[no-untyped-call]
@@ -102,7 +105,7 @@ def kernel() -> Callable[..., Any] | None:
 
 
 def takes_pages(head: Tensor) -> bool:
-    """Return whether the kernel supports such heads, with keys and values in pages."""
+    """Tell whether the kernel supports these heads, with keys and values in pages."""
     found = kernel() if in_segments(head, head) else None
     return found is not None and "block_table" in signature(found).parameters
 
@@ -149,7 +152,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale
 
 
 def split_of(segments: Segments, query_NHD: Tensor) -> Split | None:
-    """Return how a call is cut; None if its backward pass would not be serial for a long time."""
+    """Return the cuts of a call; None if its backward pass would not be serial for long."""
     heads = query_NHD.shape[1]
     if not torch.are_deterministic_algorithms_enabled() or len(segments.rows) < 2:
         return None
@@ -198,7 +201,7 @@ def _attend_split(query: Tensor, key: Tensor, value: Tensor, split: Split, scale
 
 
 def reordered(part: Tensor, order: Tensor, place: Tensor) -> Tensor:
-    """Return part[order]. `place` is the inverse order, by which the gradient needs no sums."""
+    """Return part[order]. `place` is the inverse order; with it, the gradient needs no sums."""
     out: Tensor = _Reordered.apply(part, order, place)  # type: ignore[no-untyped-call]
     return out
 

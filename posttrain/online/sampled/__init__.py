@@ -1,4 +1,4 @@
-"""Algorithms that train on selected own samples with an objective of another kind."""
+"""Algorithms that train on selected samples of the policy, with an objective of another kind."""
 
 from __future__ import annotations
 

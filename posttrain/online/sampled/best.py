@@ -1,4 +1,4 @@
-"""Train on the likelihood of good own samples: the best of a prompt (RAFT), or all above a threshold (ReST)."""
+"""Train on the likelihood of good samples: the best sample of a prompt (RAFT), or all above a threshold (ReST)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Rising(Options):
     @model_validator(mode="after")
     def _rise(self) -> Rising:
         if sorted(self.quantiles) != self.quantiles or not all(0 <= q < 1 for q in self.quantiles):
-            raise ValueError("quantiles must lie in [0, 1) and must not fall: ReST filters harder with each round")
+            raise ValueError("quantiles must lie in [0, 1) and must not decrease: ReST filters harder with each round")
         return self
 
 
@@ -60,7 +60,7 @@ class SampledBestConfig(LikelihoodConfig):
     """Settings: the likelihood of the policy's best samples."""
 
     select: Annotated[Options, BEST_SELECT] = Field(
-        BEST_SELECT.chosen, description="how the samples to train on are selected"
+        BEST_SELECT.chosen, description="selection of the samples to train on"
     )
 
 
@@ -77,7 +77,7 @@ class SampledBestRun(SampledRun, SampledBestConfig):
 
 
 def best_rule(select: Options, steps_a_round: int) -> Select:
-    """Return the rule that selects samples. If no sample is good enough, it returns one with weight 0.
+    """Return the rule that selects samples. If no sample is good enough, it returns one sample with weight 0.
 
     Thresholds apply to the outcome, without rewards for form and length.
     """
@@ -111,9 +111,9 @@ def above(reward_B: Tensor, threshold: float) -> Tensor:
 
 
 def rising_threshold(reward_B: Tensor, iteration: int, quantiles: tuple[float, ...]) -> float:
-    """Return the quantile used as threshold in iteration n. Quantiles must not fall (ReST, Gulcehre 2023)."""
+    """Return the quantile used as threshold in iteration n. Quantiles must not decrease (ReST, Gulcehre 2023)."""
     if list(quantiles) != sorted(quantiles) or not quantiles:
-        raise ValueError(f"quantiles = {quantiles}: ReST filters harder with each iteration, so they must not fall")
+        raise ValueError(f"quantiles = {quantiles}: ReST filters harder with each iteration, so they must not decrease")
     return float(reward_B.double().quantile(quantiles[min(iteration, len(quantiles) - 1)]))
 
 

@@ -1,4 +1,4 @@
-"""DPO or IPO on pairs of own samples. IPO-MD samples from a mixture with the reference."""
+"""DPO or IPO on pairs of the policy's samples. IPO-MD samples from a mixture with the reference."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ PAIR_SELECT: OneOf[Option] = OneOf(
 
 
 class SampledPairConfig(PreferenceConfig):
-    """A preference objective, and how its pairs are sampled and selected."""
+    """A preference objective, and the sampling and selection of its pairs."""
 
     select: Annotated[Options, PAIR_SELECT] = Field(
-        PAIR_SELECT.chosen, description="how the two samples of a pair are selected"
+        PAIR_SELECT.chosen, description="selection of the two samples of a pair"
     )
     mixture: float = Field(
         0.0, ge=0, lt=1, description="weight of the reference in the geometric mixture that is sampled (IPO-MD)"
@@ -75,19 +75,19 @@ class SampledPairConfig(PreferenceConfig):
         wrong = []
         if not self.paired:
             wrong.append(
-                f"loss '{self.loss.type}' takes single answers, and this algorithm makes pairs. Use a pair loss"
+                f"loss '{self.loss.type}' needs single answers, but this algorithm makes pairs. Use a pair loss"
             )
         if self.parts > 1:
-            wrong.append("parts is for a table of pairs, not for samples. Remove parts")
+            wrong.append("parts only works with a table of pairs, not with samples. Remove parts")
         if self.mixture and not self.reference:
-            wrong.append("mixture samples with the reference, and reference is false. Use mixture 0, or reference true")
+            wrong.append("mixture samples with the reference, but reference is false. Use mixture 0, or reference true")
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
 
 
 class SampledPairRun(SampledRun, SampledPairConfig):
-    """A preference objective on pairs of own samples."""
+    """A preference objective on pairs of the policy's samples."""
 
     @model_validator(mode="after")
     def _has_pairs(self) -> SampledPairRun:
@@ -114,7 +114,7 @@ class SampledPairRun(SampledRun, SampledPairConfig):
         return True
 
     def step_tokens(self, longest_prompt: int) -> int:
-        """Return the most tokens of a step. A pair may consist of any two samples of a group."""
+        """Return the maximum number of tokens of a step. A pair may consist of any two samples of a group."""
         return super().step_tokens(longest_prompt) * (self.rollout.group_size - 1)
 
 
@@ -165,7 +165,7 @@ def best_against_worst(reward_B: Tensor, group_B: Tensor, gap: float = 0.0) -> t
 def all_against_all(reward_B: Tensor, group_B: Tensor, threshold: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return every pair of a group with sigmoid((r_i - r_j) / scale) above a threshold >= 0.5 (RS-DPO, Khaki 2024)."""
     if not 0.5 <= threshold < 1:
-        raise ValueError(f"threshold = {threshold}: below 0.5 a pair would be taken both ways round")
+        raise ValueError(f"threshold = {threshold}: below 0.5, a pair could pass in both orders")
     chosen, rejected = [], []
     for rows in groups(group_B):
         reward = reward_B[rows]

@@ -1,4 +1,4 @@
-"""Write a policy's model as one GGUF file. The file is kept only if transformers reads it back as the same model."""
+"""Write a policy's model as one GGUF file. The file is stored only if transformers reads it back as the same model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write_gguf(folder: Path, name: str, conversations: list[list[Message]], file
         fix = f"Install the extra `real`: python -m pip install -c constraints.txt {' '.join(missing)}"
         raise PipelineError(what=f"GGUF needs {' and '.join(missing)}", where="push --gguf", fix=fix)
     if file.exists():
-        raise ParamsError(what="it is there already", where=str(file), fix="Remove it, or name another file")
+        raise ParamsError(what="it already exists", where=str(file), fix="Remove it, or choose another file")
     model, tokenizer = load_policy(folder).eval(), load_tokenizer(folder)
     model.set_attn_implementation("sdpa")
     _require_known(model.config, folder)
@@ -68,7 +68,7 @@ def _require_known(config: Any, folder: Path) -> None:
     if config.model_type not in ARCHITECTURES:
         reasons = [f"its model_type is {config.model_type}"]
     if reasons:
-        fix = f"Those that can: {', '.join(ARCHITECTURES)}, with full attention and unscaled positions"
+        fix = f"Supported: {', '.join(ARCHITECTURES)}, with full attention and unscaled positions"
         raise ModelError(what=f"{' and '.join(reasons)}, which is not written as GGUF", where=str(folder), fix=fix)
 
 
@@ -121,8 +121,8 @@ def _write(
         stem, _, ending = source.rpartition(".")
         target = names.get_name(stem)
         if target is None:
-            fix = f"Those that can: plain models of {', '.join(ARCHITECTURES)}"
-            raise ModelError(what=f"GGUF has no name for {source}", where=name, fix=fix)
+            fix = f"Supported: plain models of {', '.join(ARCHITECTURES)}"
+            raise ModelError(what=f"GGUF does not define {source}", where=name, fix=fix)
         projection = stem.rpartition(".")[2]
         if architecture == "llama" and projection in heads:  # pairs of a rotation lie next to each other there
             parts = tensor.reshape(heads[projection], 2, -1, *tensor.shape[1:])
@@ -145,8 +145,8 @@ def _add_tokenizer(writer: Any, rows: int, tokenizer: Any, stops: tuple[int, ...
     sentencepiece = scheme.get("byte_fallback", False)
     split = "default" if sentencepiece else _split_name(backend)
     if scheme["type"] != "BPE" or split is None:
-        what = "its tokenizer splits text in a way that GGUF has no name for"
-        fix = f"Those that can: BPE with byte fallback, or byte-level BPE as in GPT-2, SmolLM, {', '.join(SPLITS)}"
+        what = "GGUF does not support how its tokenizer splits text"
+        fix = f"Supported: BPE with byte fallback, or byte-level BPE as in GPT-2, SmolLM, {', '.join(SPLITS)}"
         raise ModelError(what=what, where=tokenizer.name_or_path, fix=fix)
     types = gguf.TokenType
     texts = [f"[PAD{token}]" for token in range(rows)]
@@ -280,7 +280,7 @@ def _compare(model: Any, again: Any, ids_BT: torch.Tensor, folder: Path) -> None
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Return whether two settings are equal, or equal numbers in float32."""
+    """Tell whether two settings are equal, or equal numbers in float32."""
     if isinstance(old, float) and isinstance(new, float):
         return abs(old - new) <= 1e-6 * abs(old)
     if isinstance(old, dict) and isinstance(new, dict):

@@ -32,7 +32,10 @@ USED: Final = ("round", "step", "advantage", "version", "outcome")
 
 
 def write_logs(names: Sequence[str], folder: Path) -> str:
-    """Write a log for each evaluated policy, or for the named ones. `online/grpo` means the rollouts of that run."""
+    """Write a log for each evaluated policy, or for the given policies.
+
+    `online/grpo` means the rollouts of that run.
+    """
     settings = read()
     python = TOOL.python(WHERE)  # before the tables are read
     known = [*policies(settings), *(name for name in curve_runs(settings) if rollouts_path(name).is_dir())]
@@ -96,7 +99,7 @@ def _with_text(rows: pl.DataFrame, file: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows with stored text."""
     kept = rows.drop_nulls("completion")
     if kept.is_empty():
-        raise DataError(what="none of its completions was kept", where=str(file), fix="Run it with completions: full")
+        raise DataError(what="its completions were not stored", where=str(file), fix="Run it with completions: full")
     return kept.iter_rows(named=True)
 
 

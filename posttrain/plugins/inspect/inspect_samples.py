@@ -1,4 +1,4 @@
-"""Read the samples in Inspect's logs (.eval and .json) with Inspect itself, in its own environment.
+"""Read the samples in Inspect's logs (.eval and .json) with Inspect's reader, in a separate environment.
 
 A log becomes a round. Its epochs become the samples of a prompt.
 """
@@ -26,7 +26,7 @@ def read(folder: Path) -> Iterator[Sampled]:
     )
     if "fault" in read:
         what = f"Inspect cannot read it ({read['fault']})"
-        raise DataError(what=what, where=read["file"], fix="Leave it out: only logs of Inspect may be in the folder")
+        raise DataError(what=what, where=read["file"], fix="Remove it; the folder may only contain Inspect logs")
     for number, log in enumerate(read.get("logs", ())):
         file = Path(log["file"])
         for sample in sorted(log["samples"], key=lambda sample: (str(sample["id"]), sample["epoch"])):

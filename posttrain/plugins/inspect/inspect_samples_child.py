@@ -7,7 +7,7 @@ from typing import Any
 
 
 def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the samples of each log, or why a log cannot be read."""
+    """Return the samples of each log, or the reason why it cannot be read."""
     from inspect_ai.log import read_eval_log
 
     found: list[dict[str, Any]] = []
@@ -46,7 +46,7 @@ def _scored(value: Any, number: Any) -> tuple[float, str]:
 
 
 def _unknown(value: Any) -> bool:
-    """Return whether a scorer gave no score."""
+    """Tell whether a scorer gave no score."""
     return value is None or value == [] or (isinstance(value, float) and value != value)
 
 

@@ -21,7 +21,7 @@ from posttrain.settings.plain import CUSTOM
 from posttrain.text.chat import DATE
 
 TOOL: Final = Tool("lm_eval", "lm-eval", "0.4.13", "lm-eval")
-FIX: Final = "Read the end of its output; without a network only tasks whose data is on this machine can run"
+FIX: Final = "Read the end of its output; without a network, only tasks with data on this machine can run"
 
 
 class LmEvalRun(EvaluatorRun):
@@ -41,7 +41,7 @@ class LmEvalRun(EvaluatorRun):
         if include is not None and (is_outside(include, CUSTOM) or not include.startswith(f"{CUSTOM}/")):
             raise ValueError(f"give a folder in {CUSTOM}/, whose files count as the run's code")
         if include is not None and not Path(include).is_dir():
-            raise ValueError("there is no such folder")
+            raise ValueError("the folder does not exist")
         return include
 
 
@@ -60,7 +60,7 @@ def measured(run: LmEvalRun, model: Path, where: str) -> tuple[dict[str, float],
     with whole(model) as folder:
         found = TOOL.answer(lm_eval_child, {**asked, "model": str(folder)}, where, FIX, **threads)
     if unknown := found.get("unknown"):
-        fix = did_you_mean(unknown[0], found["known"]) if run.include else "Name the folder of your own task: include"
+        fix = did_you_mean(unknown[0], found["known"]) if run.include else "Set the folder of your own task: include"
         raise ParamsError(what=f"{where}.tasks: lm-eval has no task '{unknown[0]}'", where=PARAMS_FILE, fix=fix)
     note(**{"lm_eval" if name == "lm_eval" else f"lm_eval_{name}": value for name, value in found["versions"].items()})
     return found["figures"], documents_table(found["documents"])

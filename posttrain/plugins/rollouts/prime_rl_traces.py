@@ -20,7 +20,7 @@ from posttrain.rollout import Finish, Score, TokenRow
 FILE: Final = "traces.jsonl"
 _STEP: Final = re.compile(r"step_(\d+)/")
 _CUT: Final = ("max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length")
-_FIX: Final = "Give files that prime-rl wrote (verifiers' episodes with traces), or leave this row out"
+_FIX: Final = "Give files that prime-rl wrote (verifiers' episodes with traces), or remove this row"
 
 
 def read(folder: Path) -> Iterator[Sampled]:

@@ -49,7 +49,7 @@ def _rows(file: Path, frame: pl.DataFrame) -> Iterator[Sampled]:
     for number, row in enumerate(frame.iter_rows(named=True), 1):
         values = {name: row[name] for name in rewards if row[name] is not None and not math.isnan(row[name])}
         if not isinstance(row["step"], int):
-            raise unreadable(file, number, f"step is {row['step']!r:.40}", "Fix the row, or leave it out")
+            raise unreadable(file, number, f"step is {row['step']!r:.40}", "Fix the row, or remove it")
         prompt = turns_of(row["prompt"], "prompt", file, number)
         info: dict[str, Any] = {name: row[name] for name in others if name not in rewards}
         yield Sampled(

@@ -1,4 +1,4 @@
-"""trackio: a SQLite file, in which pushing a run again replaces it, or the server in TRACKIO_SERVER_URL."""
+"""trackio: a SQLite file, or the server in TRACKIO_SERVER_URL. Pushing a run again replaces it in the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ REMOTE: Final = ("TRACKIO_SERVER_URL", "TRACKIO_SPACE_ID")
 
 
 class Trackio:
-    """Per-step metrics, then final metrics and tables. A server gets these only once, because it cannot delete them."""
+    """Per-step metrics, then final metrics and tables.
+
+    A server receives them only once, because it cannot delete them.
+    """
 
     package: Final = "trackio"
 

@@ -1,4 +1,4 @@
-"""The remote side of an ssh connection: receives weights, starts a vLLM server, and ends it with the connection.
+"""The remote side of an ssh connection: receives weights, starts a vLLM server, and ends it on disconnect.
 
 Its source text is sent to the other host, so it imports only the standard library.
 
@@ -40,7 +40,7 @@ class _EndedError(Exception):
 
 
 class FarEnd:
-    """A server, and the connection that it ends with."""
+    """A server, and the connection whose end also ends the server."""
 
     def __init__(self, folder: Path, silent_s: float) -> None:
         self._folder, self._silent_s = folder, silent_s
@@ -98,7 +98,7 @@ class FarEnd:
             if self._server is not None and self._server.poll() is not None:
                 raise _EndedError
             if time.monotonic() > heard + self._silent_s:
-                raise _EndedError(f"nothing came for {self._silent_s:g} s: the connection is lost")
+                raise _EndedError(f"received nothing for {self._silent_s:g} s: the connection is lost")
         if not (data := os.read(self._input, most)):
             raise _EndedError
         return data
@@ -127,7 +127,7 @@ def main() -> None:
     try:
         folder.mkdir(mode=0o700)
     except OSError as error:
-        sys.exit(f"the folder of the server cannot be made: {error}. Servers on other hosts need /dev/shm there")
+        sys.exit(f"the folder of the server cannot be created: {error}. Servers on other hosts need /dev/shm there")
     sys.exit(FarEnd(folder, silent_s).serve())
 
 

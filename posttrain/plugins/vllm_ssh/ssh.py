@@ -55,8 +55,10 @@ def ssh_command() -> list[str]:
     """Return the ssh command with its options. Raise if it is missing."""
     command = shlex.split(os.environ.get(SSH, "")) or ["ssh"]
     if shutil.which(command[0]) is None:
-        fix = f"Install OpenSSH's client, name another command ({SSH}='/path/to/ssh -p 2222'), or unset {HOSTS}"
-        raise EngineError(what=f"there is no command {command[0]} for the hosts of {HOSTS}", where=SSH, fix=fix)
+        fix = f"Install OpenSSH's client, set another command ({SSH}='/path/to/ssh -p 2222'), or unset {HOSTS}"
+        raise EngineError(
+            what=f"the command {command[0]} does not exist, and the hosts of {HOSTS} need it", where=SSH, fix=fix
+        )
     return [*command, "-aTx", *(word for pair in OPTIONS.items() for word in ("-o", "=".join(pair)))]
 
 
@@ -72,10 +74,10 @@ def far_python(host: str) -> str:
         status, said = asked.returncode, " ".join(asked.stderr.splitlines()[-3:])
     except subprocess.TimeoutExpired:
         status, said = 255, f"no answer within {PROBE_S:g} s"
-    fix = f"It has to work without a question: {shlex.join([*ssh_command(), host, 'true'])}. Options of ssh: {SSH}"
+    fix = f"This must work without a prompt: {shlex.join([*ssh_command(), host, 'true'])}. Options of ssh: {SSH}"
     wrong = f"ssh does not reach the host: {said}"
     if status != 255:
-        fix = f"Make vLLM's environment there at the same path, or name a Python that all hosts have: {PYTHON}=/path"
+        fix = f"Create vLLM's environment there at the same path, or set {PYTHON}=/path to a Python on all hosts"
         wrong = f"there is no Python at {python}: {said}" if status else ""
         found = asked.stdout.removesuffix("\n").rpartition("\n")[2]  # a shell may greet first
         wrong = wrong or version_fault(python, found, "vLLM", VERSIONS) or ""
@@ -109,7 +111,7 @@ class RemoteProcess(EngineProcess):
             self._send({"remove": weights.name})
 
     def end(self) -> None:
-        """End the server with the connection. Kill ssh if it does not report the server's end in time."""
+        """End the server by closing the connection. Kill ssh if it does not report the server's end in time."""
         self._hang_up()
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""`answer: numeric`: the prompt's answer is a plain number; other forms of it in a completion are read as by `math`."""
+"""`answer: numeric`: the prompt's answer is a plain number; completions may write it in any form that `math` reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure how far two raters agree beyond chance."""
+"""Measure the agreement of two raters beyond chance."""
 
 from __future__ import annotations
 

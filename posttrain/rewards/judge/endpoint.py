@@ -17,7 +17,7 @@ class EndpointParams(ConnectionParams):
     """The endpoint: address, timeouts, retries and price."""
 
     max_tokens: int = Field(
-        256, ge=1, description="most tokens of the judge's reply; raise it for judges that reason first"
+        256, ge=1, description="maximum tokens of the judge's reply; raise it for judges that reason first"
     )
     body: dict[str, Any] = Field(
         default_factory=dict,
@@ -34,7 +34,7 @@ class Reply:
 
     text: str
     cut: bool
-    """Whether `max_tokens` cut the reply."""
+    """True if `max_tokens` cut the reply."""
     used: Usage = field(default_factory=Usage)
 
 
@@ -82,6 +82,6 @@ class Endpoint(Connection):
 
 
 def connection(params: EndpointParams) -> dict[str, Any]:
-    """Return everything except the messages that a reply depends on."""
+    """Return everything that a reply depends on, except the messages."""
     own = {"body": params.body} if params.body else {}
     return {"url": params.url, "model": params.model, "max_tokens": params.max_tokens, **own}

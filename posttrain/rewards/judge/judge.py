@@ -93,7 +93,7 @@ class JudgeOptions(LearnedOptions, EndpointParams):
         if self.prompt is not None:
             check_template(self.prompt, self.mode)
         if (self.most_if_cut or 0) > 0:
-            what = f"truncated: {self.truncated} is above 0, so a completion that was cut off could beat one that ended"
+            what = f"truncated: {self.truncated} is above 0, so a truncated completion could beat a complete one"
             raise ValueError(f"{what}. Write 0 or less, or score")
         return self
 
@@ -272,7 +272,7 @@ class LanguageJudge:
             self._used.update(used)
         if reply.cut:  # by our own limit, so it says nothing of the completion
             return Score(0.0, "error", f"the judge's reply was cut at max_tokens: {self._options.max_tokens}. Raise it")
-        return Score(0.0, "error", f"the judge gave no verdict, its reply ends with {reply.text[-60:]!r}")
+        return Score(0.0, "error", f"the judge gave no verdict; its reply ends with {reply.text[-60:]!r}")
 
 
 def _cannot_score(prompt: Prompt, options: JudgeOptions) -> str | None:

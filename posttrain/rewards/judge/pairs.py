@@ -22,7 +22,7 @@ class Duel:
 
 
 def duels_of(rollouts: Sequence[Rollout], against: Literal["group", "answer"]) -> list[Duel]:
-    """Return duels of each rollout with its prompt's answer, or with the next one of its group (a ring)."""
+    """Return duels of each rollout with its prompt's answer, or with the next rollout of its group (a ring)."""
     if against == "answer":
         return [Duel(place, None, (said(rollout), rollout.prompt.answer)) for place, rollout in enumerate(rollouts)]
     groups: dict[str, list[int]] = defaultdict(list)
@@ -37,7 +37,7 @@ def duels_of(rollouts: Sequence[Rollout], against: Literal["group", "answer"]) -
 
 
 def won(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return 1, 0 or 0.5 (the verdict depends on the order). No verdicts mean equal texts, a tie."""
+    """Return 1, 0, or 0.5 if the verdict depends on the order. No verdicts mean equal texts: a tie."""
     failed = first_failure(verdicts)
     if failed is not None:
         return failed
@@ -48,7 +48,7 @@ def won(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def first_slot(verdicts: Sequence[Verdict]) -> float | None:
-    """Return how often the reply that was shown first won, over both orders: 1/2 for a judge that reads no order.
+    """Return how often the first shown reply won, over both orders: 1/2 for a judge that ignores the order.
 
     None: the judge was not asked, or gave no verdict.
     """

@@ -57,7 +57,7 @@ _RULES = (
 
 @dataclass(frozen=True)
 class Form:
-    """A form of verdict: the instruction for the judge, and how its reply becomes a number in [0, 1]."""
+    """A form of verdict: the instruction for the judge, and the conversion of its reply to a number in [0, 1]."""
 
     hint: str
     value: Callable[[str], float | None]
@@ -66,7 +66,7 @@ class Form:
 
     @property
     def ending(self) -> str:
-        """The instruction that says how to end the reply."""
+        """The instruction for the end of the reply."""
         return f"End your reply with {f'{self.count} lines' if self.count > 1 else 'one line'}: {self.hint}"
 
 
@@ -120,14 +120,17 @@ def read_verdicts(reply: str, form: Form) -> tuple[float, ...] | None:
 
 
 def in_order(texts: Sequence[str]) -> list[str]:
-    """Return the distinct texts in the order of a hash over all of them, so that positions carry no information."""
+    """Return the distinct texts in the order of a hash over all texts, so that positions carry no information."""
     different = sorted(set(texts))
     every = hashlib.sha256("\0".join(different).encode()).digest()
     return sorted(different, key=lambda text: hashlib.sha256(every + text.encode()).digest())
 
 
 def question(template: str, texts: Mapping[str, str | Sequence[str]], form: Form, criterion: str = "") -> str:
-    """Return the request: the template with fenced texts, and how to reply. Several texts of one name are numbered."""
+    """Return the request: the template with fenced texts, and instructions for the reply.
+
+    Texts with the same name are numbered.
+    """
     every = [one for text in texts.values() for one in ([text] if isinstance(text, str) else text)]
     fence = hashlib.sha256("\0".join(every).encode()).hexdigest()[:16]
     forged = _NUMBERED_TOO if form.count else _FORGED
@@ -147,7 +150,10 @@ def question(template: str, texts: Mapping[str, str | Sequence[str]], form: Form
 
 
 def template_of(prompt: str | None, mode: Mode, *, answered: bool) -> str:
-    """Return the user's template (a text or a file in custom/) or our own. `answered`: a reference answer exists."""
+    """Return the user's template (a text or a file in custom/) or the built-in template.
+
+    `answered`: a reference answer exists.
+    """
     if prompt is None:
         return f"{_QUESTION}{_ANSWER if answered else ''}{_PLAIN[mode]}"
     return Path(prompt).read_text(encoding="utf-8") if _is_file(prompt) else prompt

@@ -1,4 +1,4 @@
-"""The rubric of one prompt: yes/no questions about its completions, and the weight of each yes."""
+"""The rubric of one prompt: yes/no questions about its completions, each with a weight for yes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHAPE: Final = "Give {QUESTION: WEIGHT}, or a list of {question, weight} or {cr
 
 
 def rubric_of(info: Mapping[str, Any]) -> dict[str, float]:
-    """Return the questions in `info.rubric` and their weights. A ValueError says what is wrong with the rubric."""
+    """Return the questions in `info.rubric` and their weights. A ValueError explains an error in the rubric."""
     if info.get("rubric") is None:
         raise ValueError("its info has no rubric")
     rubric: dict[str, float] = {}
@@ -25,7 +25,7 @@ def rubric_of(info: Mapping[str, Any]) -> dict[str, float]:
             raise ValueError(f"its rubric has {excerpt(question, 60)} twice. Remove one")
         rubric[question] = number
     if not any(weight > 0 for weight in rubric.values()):
-        raise ValueError("its rubric has no weight above 0. Add what a good reply has")
+        raise ValueError("its rubric has no weight above 0. Add a property of a good reply")
     return rubric
 
 

@@ -21,14 +21,14 @@ class VerdictCache:
         self._folder, self._full = folder, False
 
     def read(self, asked: Mapping[str, Any], count: int = 1) -> tuple[float, ...] | None:
-        """Return the verdicts on a question if all are known."""
+        """Return the cached verdicts on a question if all are cached."""
         known = self._known(asked, "verdict")
         values = known if isinstance(known, list) else [known]
         finite = all(isinstance(value, int | float) and math.isfinite(value) for value in values)
         return tuple(map(float, values)) if finite and len(values) == count else None
 
     def usage(self, asked: Mapping[str, Any]) -> Usage:
-        """Return the usage of known verdicts; nothing for files that an earlier version wrote."""
+        """Return the usage of known verdicts; empty for files of an earlier version."""
         known = self._known(asked, "used")
         return Usage({name: int(known[name]) for name in known} if isinstance(known, dict) else {})
 
@@ -37,7 +37,7 @@ class VerdictCache:
         self._remember(asked, {"verdict": verdicts[0] if len(verdicts) == 1 else list(verdicts), "used": used})
 
     def weights(self, connection: Mapping[str, Any], served: str | None) -> str:
-        """Return the digest of the served weights; the last known one if no server answers (None)."""
+        """Return the digest of the served weights; the last known digest if no server answers (None)."""
         if served is None:
             return str(self._known(connection, "weights") or "")
         if served and served != self._known(connection, "weights"):
@@ -59,7 +59,7 @@ class VerdictCache:
                 temporary.write_text(json.dumps(found), encoding="utf-8")
         except OSError as error:
             if not self._full:
-                print(f"verdicts are not remembered in {self._folder}: {error.strerror}", file=sys.stderr)
+                print(f"verdicts are not cached in {self._folder}: {error.strerror}", file=sys.stderr)
             self._full = True
 
     def _file(self, asked: Mapping[str, Any]) -> Path:

@@ -21,6 +21,6 @@ def weighted(verdicts: Sequence[Verdict], weights: Sequence[float]) -> Score:
 
 
 def first_failure(verdicts: Sequence[Verdict]) -> Score | None:
-    """Return the first failure. Failures of the endpoint come before failures of this completion."""
+    """Return the first failure. Failures of the endpoint come before failures of the completion."""
     failures = [verdict for verdict in verdicts if isinstance(verdict, Score)]
     return next((failure for failure in failures if failure.status in FAILED), failures[0] if failures else None)

@@ -1,4 +1,4 @@
-"""What a server is asked for one completion, and its answer: tokens, log-probs and experts."""
+"""The request for one completion, and the server's answer: tokens, log-probs and experts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOW_63: Final = 2**63 - 1
 def request_of(
     request: Request, key: int, params: SamplingParams, stops: Stops, model: str, name: str
 ) -> dict[str, Any]:
-    """Return what a server is asked. `key`: decides the random numbers. `model`: the policy, or its adapter.
+    """Return a request to the server. `key`: determines the random numbers. `model`: the policy, or its adapter.
 
     vLLM makes text only to find stop strings. posttrain makes its own from the tokens.
     """
@@ -61,7 +61,7 @@ def read_completion(
     if not isinstance(params, RoutedSampling):
         return done
     if answer.get("routed_experts") is None:
-        raise ValueError("it has no experts, which router.replay = sampler needs and vLLM 0.30 gives")
+        raise ValueError("it has no experts, and router.replay = sampler needs them (vLLM 0.30 reports them)")
     experts = read_experts(answer["routed_experts"], len(prompt) + len(ids), router_layers(model))
     return replace(done, experts=experts[: len(prompt) + len(done.ids)])
 
@@ -80,7 +80,7 @@ def read_experts(encoded: str, tokens: int, layers: Sequence[int]) -> Tensor:
     """
     found = np.load(io.BytesIO(base64.b64decode(encoded)), allow_pickle=False)
     if found.ndim != 3 or len(found) != tokens - 1 or found.shape[1] <= max(layers) or found.dtype.kind not in "iu":
-        raise ValueError(f"experts {[*found.shape]} of {tokens} tokens and the layers {layers}")
+        raise ValueError(f"experts {[*found.shape]} do not fit {tokens} tokens and the layers {layers}")
     experts = torch.full((tokens, len(layers), found.shape[2]), -1, dtype=torch.int16)
     experts[:-1] = torch.from_numpy(found[:, layers].astype(np.int16))
     return experts

@@ -1,4 +1,4 @@
-"""Sample with an external engine: servers with vLLM's completions API, in their own environment and processes.
+"""Sample with an external engine: servers with vLLM's completions API, in a separate environment.
 
 Each completion is one request with its own seed: token ids in, token ids and log-probs out. Any server may answer it.
 Requests and answers carry the version of the weights. If a server dies or hangs, only this server is restarted with the
@@ -54,7 +54,7 @@ class _LostError(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """How long the server may be silent, and how many tries a request has."""
+    """The maximum silence of the server, and the number of tries of a request."""
 
     silent_s: float = SILENT_S
     health_s: float = HEALTH_S
@@ -96,7 +96,7 @@ class EngineSampler:
 
     @property
     def context(self) -> int | None:
-        """The most tokens of a request with its completion."""
+        """Maximum number of tokens of a request with its completion."""
         return self._longest or context_of(self._model.config)
 
     @phase("load")
@@ -133,7 +133,7 @@ class EngineSampler:
     ) -> list[Completion]:
         """Return a completion for each request."""
         if mixture is not None or params.top_p < 1 or params.top_k is not None:
-            raise ValueError("an external engine samples from all tokens of one policy")
+            raise ValueError("an external engine samples from one policy, without top_p and top_k")
         if greedy:  # vLLM's word for it; log-probs are those at temperature 1
             params = params.model_copy(update={"temperature": 0.0})
         self._wake()
@@ -143,7 +143,7 @@ class EngineSampler:
         return completions
 
     def rest(self) -> None:
-        """Let the servers give the GPU's memory back, if they may sleep. The next samples or weights wake them."""
+        """Let the servers free the GPU's memory, if they may sleep. The next samples or weights wake them."""
         if not self._sleeps or self._asleep:
             return
         # without an adapter the weights are in a file, so a server need not keep them
@@ -276,9 +276,9 @@ class EngineSampler:
         if answer.status_code >= 500 or answer.status_code in (408, 409, 429):
             raise _LostError(f"HTTP {answer.status_code}: {answer.text:.200}")
         if answer.status_code != 200:
-            raise server.failed(f"the server refuses a request: HTTP {answer.status_code}: {answer.text:.300}")
+            raise server.failed(f"the server rejected a request: HTTP {answer.status_code}: {answer.text:.300}")
         if (held := answer.headers.get(HEADER)) != self.version:
-            raise _LostError(f"an answer is of the weights {held!r}, not {self.version!r}")
+            raise _LostError(f"an answer used the weights {held!r}, not {self.version!r}")
         with seconds_of("engine_read_s"):
             return self._read(server, answer, body, params, sent)
 
@@ -293,7 +293,7 @@ class EngineSampler:
             return read_completion(found, body["prompt"], params, self._stops, self._model)
         except (ValueError, LookupError, TypeError) as error:
             why = str(error) if type(error) is ValueError else repr(error)
-            what = f"the server gives an answer that cannot be used ({why:.200}): {answer.text:.300}"
+            what = f"the server returned an invalid answer ({why:.200}): {answer.text:.300}"
             raise server.failed(what) from error
 
     def _look_after(self, server: EngineProcess, number: int, lost: str, *, restarts: bool) -> None:
@@ -347,13 +347,13 @@ class EngineSampler:
         lora = ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(self._given.rank)]
         _check(server, self._started(server, self._given.frozen, lora), FROZEN)
         if not self._load(server):
-            raise server.failed("the server did not answer when it was given the adapter")
+            raise server.failed("the server did not answer when it received the adapter")
 
     def _started(self, server: EngineProcess, weights: Path, options: Sequence[str]) -> dict[str, Any]:
         state = server.start(weights, options)
         engine = str(state.get("engine"))
         if not engine.startswith("vllm "):
-            raise server.failed(f"the server is {engine!r:.60}, and not vLLM's")
+            raise server.failed(f"the server is {engine!r:.60}, not vLLM")
         note(engine=engine)
         return state
 
@@ -390,5 +390,5 @@ class EngineSampler:
 
 def _check(server: EngineProcess, state: Mapping[str, Any], version: str) -> None:
     if state.get("weights") != version:
-        what = f"the server holds the weights {state.get('weights')!r} after it was given {version!r}"
+        what = f"the server has the weights {state.get('weights')!r} after an update to {version!r}"
         raise server.failed(what)

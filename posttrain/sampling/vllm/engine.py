@@ -77,7 +77,9 @@ def _refuse_sleep(gpus_of: list[list[int] | None], hosts: list[str | None], wher
     if own or any(hosts):
         what = "a server on another host" if any(hosts) else f"a server on GPUs {own[0]}, which training does not use"
         fix = "Remove it. Such servers can sample while the policy is trained: rollout.ahead 1"
-        raise EngineError(what=f"{what} has nothing to give back", where=f"{where}.engine_args.{SLEEP}", fix=fix)
+        raise EngineError(
+            what=f"{what} has no memory to free for training", where=f"{where}.engine_args.{SLEEP}", fix=fix
+        )
 
 
 def check() -> None:
@@ -90,7 +92,7 @@ def check() -> None:
 
 
 def shares_a_gpu(gpus: list[int], processes: int) -> bool:
-    """Return whether a server uses a GPU of the training processes, which use the first GPUs."""
+    """Tell whether a server uses a GPU of the training processes, which use the first GPUs."""
     return min(gpus) < processes
 
 
@@ -106,7 +108,7 @@ def engine_bytes(sampling: SamplingParams, policy: Any, longest: int, runtime: R
 def bytes_next_to_training(
     memory: tuple[float, float], servers: Servers, processes: int, device: torch.device
 ) -> float:
-    """Return the bytes that servers take from memory that training also uses. `memory`: from `engine_bytes`."""
+    """Return the bytes that servers use of memory shared with training. `memory`: from `engine_bytes`."""
     weights, cache = memory
     if isinstance(servers, int):
         here = len(on_this_host(range(servers)))
@@ -154,7 +156,7 @@ def _shown(gpus: list[int], where: str) -> list[str]:
     names = [str(number) for number in range(torch.cuda.device_count())] if given is None else given.split(",")
     if (most := max(gpus)) >= len(names):
         what = f"GPU {most} has no place among the {len(names)} that are shown to this run"
-        fix = "Name GPUs from 0 on that it is shown, or raise meta.gpus in dvc.yaml if a flow runs it"
+        fix = "Use GPU numbers that the run sees, from 0, or raise meta.gpus in dvc.yaml if a flow runs it"
         raise EngineError(what=what, where=f"{where}.engine_servers", fix=fix)
     return [names[gpu] for gpu in gpus]
 
@@ -182,19 +184,17 @@ SETS: Final = {
     **dict.fromkeys(("logprobs_mode", "generation_config", "disable_log_stats", "disable_uvicorn_access_log"), _OURS),
     **dict.fromkeys(("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "runner", "convert", "hf_token"), _OURS),
     **dict.fromkeys(
-        ("override_generation_config", "logits_processors"), "samples are of the policy's own probabilities"
+        ("override_generation_config", "logits_processors"), "samples must follow the policy's own probabilities"
     ),
-    "hf_overrides": "the config of the start model decides it",
-    **dict.fromkeys(
-        ("enable_lora", "max_loras", "max_lora_rank", "lora_modules"), "the key adapter of the run decides it"
-    ),
-    **dict.fromkeys(("kv_cache_memory_bytes", "gpu_memory_utilization"), "sampling.kv_gb decides it"),
+    "hf_overrides": "the config of the start model sets it",
+    **dict.fromkeys(("enable_lora", "max_loras", "max_lora_rank", "lora_modules"), "the run's key `adapter` sets it"),
+    **dict.fromkeys(("kv_cache_memory_bytes", "gpu_memory_utilization"), "sampling.kv_gb sets it"),
     "enable_return_routed_experts": "router.replay decides it",
     "dtype": "device.precision decides it",
-    "max_model_len": "the longest prompt and sampling.max_tokens decide it",
+    "max_model_len": "the longest prompt and sampling.max_tokens set it",
     "max_num_seqs": "sampling.rows decides it",
     "seed": "each completion has its own seed",
-    "enable_sleep_mode": "the key sleep decides it",
+    "enable_sleep_mode": "the key `sleep` sets it",
     "trust_remote_code": "code that comes with a model is never run",
 }
 """Settings of vLLM that engine_args may not contain -> why."""

@@ -1,4 +1,4 @@
-"""The weights that servers are given: an adapter for the frozen model that they hold, or the whole model."""
+"""The weights for the servers: an adapter for the frozen model that they hold, or the whole model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FROZEN: Final = "the frozen model"
 
 
 class GivenWeights:
-    """The folders of the present weights in the servers' folder."""
+    """The folders of the current weights in the servers' folder."""
 
     def __init__(self, model: Any, files: Path, place: Path, dtype: torch.dtype) -> None:
         """`files`: the folder with the tokenizer. `dtype`: the servers' number format."""
@@ -51,10 +51,10 @@ class GivenWeights:
         self.rank, self.folder, self.frozen = None, None, None
 
     def forget(self, folder: Path) -> None:
-        """Remove an adapter that is needed no longer. The folders of whole models are used again."""
+        """Remove an adapter that is no longer needed. Folders of whole models are reused."""
         if self.rank is not None:
             shutil.rmtree(folder)
 
     def remove(self) -> None:
-        """Give the memory of the files back."""
+        """Free the memory of the files."""
         self._kept.remove()

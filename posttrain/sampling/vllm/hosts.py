@@ -1,4 +1,4 @@
-"""The hosts of vLLM servers: this one, or others over ssh."""
+"""The hosts of vLLM servers: this host, or others over ssh."""
 
 from __future__ import annotations
 

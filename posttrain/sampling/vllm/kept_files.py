@@ -1,4 +1,4 @@
-"""Weight files that are overwritten in the same pages of memory, so that a new version costs no new memory.
+"""Weight files that are overwritten in the same memory pages, so that a new version needs no new memory.
 
 Two folders take turns, so the folder that a server may still read is never written. A folder that is being written has
 another name and files without a header, so that no server can load half of a version.
@@ -52,7 +52,7 @@ class KeptFile:
         self._map[:8] = bytes(8)
 
     def fits(self, metadata: Mapping[str, str]) -> bool:
-        """Return whether there is room for a header with this metadata."""
+        """Tell whether there is room for a header with this metadata."""
         return 8 + len(header_bytes(self._tensors, metadata)) <= self._begin
 
     def complete(self, metadata: Mapping[str, str]) -> None:
@@ -70,7 +70,7 @@ class KeptFolder:
         folder.mkdir(mode=0o700)
         needed, free = sum(part.nbytes for part in layout.values()), shutil.disk_usage(folder).free
         if needed > free:
-            what = f"the weights take {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free"
+            what = f"the weights take {needed / 1e9:.3g} GB, but {free / 1e9:.3g} GB are free"
             fix = "Enlarge it (in a container: --shm-size; two versions have to fit), or use rollout.engine builtin"
             raise EngineError(what=what, where=str(folder.parent), fix=fix)
         shards = shards_of(layout, SHARD_BYTES)
@@ -79,7 +79,7 @@ class KeptFolder:
         write_index(shards, folder)
 
     def takes(self, layout: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bool:
-        """Return whether tensors with this layout can be written here."""
+        """Tell whether tensors with this layout can be written here."""
         mine = {name: (part.dtype, part.shape) for name, part in self._layout.items()}
         same = mine == {name: (part.dtype, part.shape) for name, part in layout.items()}
         return same and all(file.fits(metadata) for file in self._files)
@@ -88,7 +88,7 @@ class KeptFolder:
         self, tensors: Iterable[tuple[str, Tensor]], same: Mapping[str, str], metadata: Mapping[str, str],
         buffer: Tensor | None,
     ) -> Tensor | None:  # fmt: skip
-        """Write all tensors, then the headers. Return the buffer, which is made when the first one is needed.
+        """Write all tensors, then the headers. Return the buffer, which is created when it is first needed.
 
         `same`: a tensor -> the name under which it is written once more. `buffer`: memory that a GPU copies into.
         """
@@ -131,7 +131,7 @@ def copy_in_pieces(part: Tensor, places: list[Tensor], buffer: Tensor) -> None:
 
 
 class KeptFolders:
-    """Folders in one place that are written in turn."""
+    """Two folders that are written alternately."""
 
     def __init__(self, place: Path, name: str = "weights") -> None:
         """`name`: the beginning of the folders' names. The rest makes them unique in a place that others write to."""
@@ -143,7 +143,7 @@ class KeptFolders:
         self, tensors: Iterable[tuple[str, Tensor]], layout: Mapping[str, Tensor], metadata: Mapping[str, str],
         same: Mapping[str, str] | None = None,
     ) -> Path:  # fmt: skip
-        """Write a version into the folder that was written before the last one. Return its new path."""
+        """Write a version into the older of the two folders. Return its new path."""
         path = self._place / f"{self._name}-{next(self._numbers)}"
         hidden = path.with_name(f"{path.name}-writing")
         kept = self._kept.pop(0) if len(self._kept) > 1 else None
@@ -161,7 +161,7 @@ class KeptFolders:
         return path
 
     def remove(self) -> None:
-        """Remove all folders and give their memory back."""
+        """Remove all folders and free their memory."""
         for kept in self._kept:
             shutil.rmtree(kept.folder, ignore_errors=True)
         self._kept, self._buffer = [], None

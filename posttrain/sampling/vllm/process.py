@@ -58,7 +58,7 @@ def engine_command() -> list[str]:
 
 
 def given_command() -> list[str]:
-    """Return only the Python of vLLM's environment, or the words of a complete command."""
+    """Return the Python of vLLM's environment as the only word, or the words of a complete command."""
     value = os.environ.get(PYTHON, "")
     given = [value] if shutil.which(value) else shlex.split(value)  # the path of a Python may have a space
     return given or [str(HOST.root() / USUAL)]
@@ -107,18 +107,18 @@ class EngineProcess:
 
     @property
     def socket(self) -> Path:
-        """The Unix socket of the present process."""
+        """The Unix socket of the current process."""
         return self.folder / f"socket-{self._number}-{self.starts}"
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """True if the server process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self, model: Path, more: Sequence[str] = ()) -> dict[str, Any]:
         """Start or restart it with the weights in a folder and more options. Return its state."""
         if self._closed:
-            raise EngineError(what="the run is over", where="rollout.engine vllm", fix="Look for the first error")
+            raise EngineError(what="the run has ended", where="rollout.engine vllm", fix="Look for the first error")
         self.end()
         self.starts += 1
         server = self._process = self._launch(model, [*self._options, *more])
@@ -132,11 +132,11 @@ class EngineProcess:
         raise self.failed(f"the server did not start within {self._start_s:g} s")
 
     def load(self, weights: Path) -> dict[str, Any]:
-        """Make it load the weights in a folder. Return the same as `ask`."""
+        """Make it load the weights in a folder. Return the answer, like `ask`."""
         return self.ask("POST", {"folder": str(weights)})
 
     def forget(self, weights: Path) -> None:
-        """Remove this server's own copy of a weights folder. It has one only on another host."""
+        """Remove the server's copy of a weights folder. Only a server on another host has a copy."""
 
     def ask(self, method: str, body: Mapping[str, Any] | None = None, *, seconds: float = CONTROL_S) -> dict[str, Any]:
         """Return its state, or its answer after loading weights. Raise httpx's error if it does not answer."""
@@ -164,7 +164,7 @@ class EngineProcess:
             self._process.terminate()
 
     def close(self) -> None:
-        """End it permanently. It has some seconds to remove what its processes share."""
+        """End it permanently. It has a few seconds to remove resources shared by its processes."""
         self.retire()
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -178,7 +178,7 @@ class EngineProcess:
             lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
             cause = [line for line in lines[:-TAIL] if "Error: " in line and "WARNING" not in line][:1]
             what = "\n".join([f"{what}; its log has:", *cause, *lines[-TAIL:], ""]) if lines else what
-        fix = "Correct what the log says, or use rollout.engine builtin"
+        fix = "Fix the error in the log, or use rollout.engine builtin"
         return EngineError(what=what, where=self._where, fix=fix)
 
     def _find(self) -> list[str]:

@@ -72,7 +72,7 @@ def version_of(folder: Path) -> str:
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
         found.add(header.get("__metadata__", {}).get(METADATA))
     if len(found) != 1 or None in found:
-        raise ValueError(f"{folder} has weights of the versions {sorted(map(str, found))}, expected one")
+        raise ValueError(f"{folder} has weights of versions {sorted(map(str, found))}, but must have one version")
     return str(found.pop())
 
 
@@ -300,11 +300,13 @@ async def _answer(send: Any, status: int, body: dict[str, Any]) -> None:
 
 
 def arguments() -> tuple[argparse.Namespace, list[str]]:
-    """Return the arguments that every such server has, and the engine's own options."""
+    """Return the arguments of posttrain's server, and the engine's own options."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--parent", type=int, required=True, help="the process with which it ends")
+    parser.add_argument("--parent", type=int, required=True, help="process ID; the server ends when this process ends")
     parser.add_argument("--model", type=Path, required=True, help="the folder of the first weights")
-    parser.add_argument("--socket", type=Path, required=True, help="the Unix socket; its folder goes with the server")
+    parser.add_argument(
+        "--socket", type=Path, required=True, help="the Unix socket; the server deletes its folder at the end"
+    )
     return parser.parse_known_args()
 
 

@@ -1,4 +1,4 @@
-"""What all processes of a run do together while the first one gives a server new weights.
+"""Actions that all processes of a run do together while the first process gives a server new weights.
 
 The first process announces each step, because only it knows the server. The others take part: sharded weights are
 gathered tensor by tensor, and a first sample of the server is scored by the model of all.
@@ -26,12 +26,12 @@ Step = Literal["whole", "frozen", "lora", "probe", "done"]
 def announce(
     step: Step, *, dtype: torch.dtype | None = None, prompt: Sequence[int] = (), ids: Sequence[int] = ()
 ) -> None:
-    """Tell the other processes what the first one does next. They do the same in `follow`."""
+    """Announce the first process's next action. The other processes do the same in `follow`."""
     world.gathered([step, str(dtype).removeprefix("torch."), [*prompt], [*ids]])
 
 
 def follow(model: Any) -> None:
-    """Take part in what the first process announces, until it is done."""
+    """Take part in the actions that the first process announces, until it is done."""
     while True:
         step, dtype, prompt, ids = world.gathered(None)[0]
         match step:

@@ -29,7 +29,7 @@ RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def lora_rank(model: Any) -> int | None:
-    """Return the rank to configure in vLLM; None if there is no adapter or vLLM cannot load it separately.
+    """Return the adapter rank to configure in vLLM; None without an adapter that vLLM can load separately.
 
     The adapter's layers must add B A to the product with the frozen matrix, and the frozen matrix must be the one that
     the trainer uses. So 4-bit matrices and scaled rows (DoRA) are excluded.
@@ -98,7 +98,7 @@ def _matrices(layer: Any) -> list[Tensor]:
 
 
 def own_tensors(model: Any, dtype: torch.dtype, *, adapter: bool = True) -> Mapping[str, Tensor]:
-    """Return the model's tensors, each tied one once. `adapter`: whether the adapter is merged or left out."""
+    """Return the model's tensors, each tied tensor once. `adapter`: merge the adapter or omit it."""
     divide_again(model)
     if adapter_of(model) is None:
         return unshared(model)

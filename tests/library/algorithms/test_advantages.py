@@ -25,7 +25,7 @@ def test_groups() -> None:
     sums, counts = group_sums(t(1, 2, 5), group)
     assert_close((sums, counts), (t(6, 2, 6), t(2, 1, 2)))
     assert_close(group_range(t(1, 2, 5), group), t(4, 0, 4))
-    with pytest.raises(ValueError, match="mine: a group of one sample"):
+    with pytest.raises(ValueError, match="mine: each group needs at least two samples"):
         check_group_size(counts, "mine")
 
 

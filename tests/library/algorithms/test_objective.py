@@ -34,7 +34,7 @@ def test_moving_options_go_on_a_straight_line() -> None:
     assert (options.at(9).low, options.at(0).high) == (0.1, 0.2)
     still = ClipOptions(type="ppo_clip")
     assert still.ends == {} and still.at(3) == still
-    with pytest.raises(ValueError, match="are read together"):
+    with pytest.raises(ValueError, match="only work together"):
         ClipOptions(type="ppo_clip", low_end=0.1)
 
 

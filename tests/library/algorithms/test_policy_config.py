@@ -44,16 +44,16 @@ def test_entries() -> None:
     [
         ({"surrogate": "gspo", "aggregation": "token_mean"}, "is one number per sequence"),
         ({"surrogate": "gspo", "advantage": "gae"}, "differs from token to token"),
-        ({"surrogate": "dppo_tv", "correction": "truncate"}, "count the sampler's difference twice"),
+        ({"surrogate": "dppo_tv", "correction": "truncate"}, "count the difference twice"),
         ({"kl": {"type": "loss", "beta": 0.1, "estimator": "k1"}}, "has a gradient of expectation 0"),
         ({"kl": REWARD_KL, "advantage": "gdpo"}, "a KL penalty is not a reward"),
         ({"kl": REWARD_KL, "advantage": "maxrl"}, "needs rewards >= 0"),
-        ({"kl": REWARD_KL, "advantage": "gae"}, "takes its rewards per token"),
+        ({"kl": REWARD_KL, "advantage": "gae"}, "needs rewards per token"),
         ({"kl": TOKEN_KL}, "compares one number per sequence"),
         ({"update": "trpo"}, "Use surrogate importance"),
         ({"update": "trpo", "surrogate": "importance", "penalty": EXACT}, "Use penalty none"),
-        ({"overlong": 0.2, "advantage": "maxrl"}, "overlong punishes below 0"),
-        ({"resample": 2, "advantage": "batch_centred"}, "compares no groups"),
+        ({"overlong": 0.2, "advantage": "maxrl"}, "overlong gives rewards below 0"),
+        ({"resample": 2, "advantage": "batch_centred"}, "does not compare groups"),
     ],
 )
 def test_refusal(given: dict[str, Any], reason: str) -> None:
@@ -68,9 +68,9 @@ def test_refusal(given: dict[str, Any], reason: str) -> None:
     [
         ({"overlong": 50}, "is a number of tokens"),
         ({"correction": 2.0}, "Write {type: truncate, high: 2}"),
-        ({"kl": {**REWARD_KL, "horizon": 5}}, "horizon is read only with a target"),
-        ({"kl": {**REWARD_KL, "target": 1.0, "end": 0.0, "steps": 3}}, "follows a target or goes to an end"),
-        ({"kl": {"type": "reward_sequence", "beta": 0.0, "target": 1.0}}, "from 0 it never moves"),
+        ({"kl": {**REWARD_KL, "horizon": 5}}, "horizon only works with a target"),
+        ({"kl": {**REWARD_KL, "target": 1.0, "end": 0.0, "steps": 3}}, "`target` and `end` both change beta"),
+        ({"kl": {"type": "reward_sequence", "beta": 0.0, "target": 1.0}}, "a beta of 0 would stay 0"),
     ],
 )
 def test_values_that_are_refused(given: dict[str, Any], reason: str) -> None:
@@ -96,10 +96,10 @@ def test_runs_that_do_not_fit() -> None:
     assert replay_refusal(reinforce, 0) is None and replay_refusal(plain, 2) is None
     assert "no ratio to correct" in said(replay_refusal(reinforce, 2))
     penalised = settings(penalty=EXACT)
-    assert "earlier rounds have others" in said(replay_refusal(penalised, 2))
+    assert "earlier rounds used other policies" in said(replay_refusal(penalised, 2))
     assert penalty_refusal(penalised, 2) is None and penalty_refusal(plain, 1) is None
     assert "nothing follows penalty.target" in said(penalty_refusal(penalised, 1))
-    assert truncation_refusal(plain) is None and "exact over all of them" in said(truncation_refusal(penalised))
+    assert truncation_refusal(plain) is None and "covers all tokens" in said(truncation_refusal(penalised))
     assert foreign_refusal(plain, foreign=False) is None
     assert foreign_refusal(settings(correction="truncate"), foreign=True) is None
     assert "Set correction: {type: truncate}" in said(foreign_refusal(plain, foreign=True))

@@ -22,7 +22,7 @@ def test_paired_and_the_entry() -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"loss": "orpo"}, "orpo takes the odds"),
+        ({"loss": "orpo"}, "orpo uses the odds"),
         ({"loss": "aot", "reference": False}, "aot sorts log-probs relative to a reference"),
         ({"loss": "kto", "reference": False}, "kto compares an answer's shift"),
         ({"parts": 2, "reference": False}, "parts updates the reference"),

@@ -6,7 +6,7 @@ import pytest
 
 from posttrain.answers.asked import why_not_asked
 
-VARIABLE, UNIT = "it is the value of another variable", "it has another unit than the prompt asks for"
+VARIABLE, UNIT = "it is the value of another variable", "its unit differs from the prompt's"
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_mistakes_are_named(loaded: tuple[Any, Any]) -> None:
     turns = [{"role": "user", "content": "1"}, {"role": "assistant", "content": None}]
     with pytest.raises(DataError, match=r"rows\[0\]: the content of turn 2 of 'messages' is missing or null"):
         posttrain.train_model(model, tokenizer, [{"messages": turns}])
-    with pytest.raises(DataError, match=r"rows\[0\]: \d+ tokens are longer than the model's context of 256"):
+    with pytest.raises(DataError, match=r"rows\[0\]: it has \d+ tokens, more than the model's context of 256"):
         posttrain.train_model(model, tokenizer, [{"prompt": "1" * 300, "completion": "2"}])
     with pytest.raises(ParamsError, match=r"optimizer\.lrr"):
         posttrain.train_model(model, tokenizer, [row], optimizer={"lrr": 1})

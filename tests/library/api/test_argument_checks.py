@@ -18,7 +18,7 @@ from posttrain.errors import DataError, ModelError
         ("text", "this is one string, not rows"),
         ({"train": []}, "these are several splits"),
         ({"prompt": "a"}, "this is one row, not a list of rows"),
-        (pl.DataFrame({"a": [1]}), "this is a table of polars"),
+        (pl.DataFrame({"a": [1]}), "this is a polars table"),
         (iter([1]), "this is of the type list_iterator"),
         (None, "this is None, not a list of rows"),
         ([], "there are no rows"),
@@ -46,7 +46,7 @@ def test_model_folder(tmp_path: Path) -> None:
         (None, "it is None, not a folder"),
         (3, "it is of the type int"),
         (tmp_path / "file", "this is a file"),
-        (tmp_path / "none", "there is no such folder"),
+        (tmp_path / "none", "the folder does not exist"),
     ]:
         with pytest.raises(ModelError, match=message):
             model_folder(given, "model")

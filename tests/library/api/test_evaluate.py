@@ -101,7 +101,7 @@ def test_turns_before_each_prompt_are_read_and_not_scored(model: tuple[Any, Any]
     found = posttrain.evaluate_model(*model, PROMPTS, config=config, reference=model[0])
     assert all(len(one.prompt.messages) == 1 for one in found.rollouts)
     assert found.metrics["kl_k3"] > 0 and "context" in found.rollouts[0].scores
-    with pytest.raises(DataError, match="an example is a prompt that is measured"):
+    with pytest.raises(DataError, match="an example is also an evaluation prompt"):
         posttrain.evaluate_model(*model, ["aa", "b"], config=config)
 
 
@@ -135,7 +135,7 @@ def test_likelihoods_of_pairs_options_and_texts(model: tuple[Any, Any], tmp_path
     posttrain.train_model(scorer, tokenizer, pairs, "reward", epochs=20, optimizer={"lr": 1e-2}, output=tmp_path)
     judged = posttrain.evaluate_likelihood(tmp_path / "model", None, pairs, "pairs")
     assert judged.metrics["score"] == 1.0 and judged.metrics["margin"] > 0
-    with pytest.raises(DataError, match="is a reward model, which gives no likelihood"):
+    with pytest.raises(DataError, match="is a reward model, which cannot compute the likelihood"):
         posttrain.evaluate_likelihood(tmp_path / "model", None, text, "corpus")
     with pytest.raises(ParamsError, match="unknown kind"):
         posttrain.evaluate_likelihood(policy, tokenizer, pairs, "chat")  # type: ignore[arg-type]

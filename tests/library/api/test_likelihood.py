@@ -47,7 +47,7 @@ def test_a_reward_model_scores_pairs(folder: Path, tmp_path: Path) -> None:
     loaded = _of_folder(tmp_path, EvaluateConfig())
     same = _by_scorer(loaded, _table(PAIRS, "pairs"), "pairs", EvaluateConfig().seed, "here")
     assert isinstance(same, Evaluation) and same.metrics == found.metrics
-    with pytest.raises(DataError, match="is a reward model, which gives no likelihood of a table of corpus"):
+    with pytest.raises(DataError, match="is a reward model, which cannot compute the likelihood of corpus"):
         _by_scorer(loaded, _table([{"text": "a"}], "corpus"), "corpus", 0, "here")
 
 

@@ -38,7 +38,7 @@ def test_one_prompt_needs_no_list(model: tuple[Any, Any]) -> None:
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo", "raft"])
 def test_an_algorithm_that_samples_is_not_taken_for_a_typing_error(model: tuple[Any, Any], algorithm: str) -> None:
-    with pytest.raises(ParamsError, match=f"'{algorithm}' learns from its own samples.*train_online.*policy_loss"):
+    with pytest.raises(ParamsError, match=f"'{algorithm}' trains on the policy's samples.*train_online.*policy_loss"):
         posttrain.train_model(*model, [{"prompt": "a", "completion": "b"}], algorithm)
 
 
@@ -74,7 +74,7 @@ def test_a_number_as_yaml_1_1_reads_it_is_a_number() -> None:
 
 
 def test_max_failed_of_1_is_refused() -> None:
-    assert "max_failed: nothing would have to be scored" in said({"max_failed": 1.0})
+    assert "max_failed: at 1, every completion may fail" in said({"max_failed": 1.0})
 
 
 def test_completions_do_not_depend_on_the_place_of_their_prompt(model: tuple[Any, Any]) -> None:
@@ -92,7 +92,7 @@ def test_what_the_context_does_not_hold_is_refused(model: tuple[Any, Any]) -> No
         {"prompt": "1" * 200, "completion": "2", "label": True},
         {"prompt": "1", "completion": "2" * 200, "label": False},
     ]
-    with pytest.raises(DataError, match=r"rows: prompts are also answered with other rows' answers.*context of 256"):
+    with pytest.raises(DataError, match=r"rows: prompts are paired with answers of other rows too.*context of 256"):
         posttrain.train_model(*model, rows, "kto")
 
 
@@ -189,7 +189,7 @@ def test_the_end_of_patience_is_a_warning_and_the_metrics_stay(
     settings = {"rollout": rollout, "patience": 3}
     history = posttrain.train_online(copy.deepcopy(model[0]), model[1], ["say 1", "say 2"], equal, settings=settings)
     assert len(history) == 5, "two steps a round; the third round ends it"
-    assert "The run ends, as patience = 3" in capsys.readouterr().err
+    assert "The run ends, because patience = 3" in capsys.readouterr().err
 
 
 WITH_EPOCHS = [posttrain.SftConfig, posttrain.RewardTraining, posttrain.PreferenceTraining, posttrain.OfflineConfig]
@@ -199,7 +199,7 @@ WITH_EPOCHS = [posttrain.SftConfig, posttrain.RewardTraining, posttrain.Preferen
 def test_a_wrong_setting_of_a_config_has_the_text_of_a_wrong_key(kind: Any) -> None:
     with pytest.raises(ParamsError, match=r"\.epoch: unknown key\. Did you mean 'epochs'\?"):
         kind(epoch=1)
-    with pytest.raises(ParamsError, match=rf"{kind.__name__}: it takes settings by name"):
+    with pytest.raises(ParamsError, match=rf"{kind.__name__}: settings must be passed by name"):
         kind({"epochs": 1})
 
 
@@ -294,7 +294,7 @@ def test_a_renamed_column_of_rows_is_named(model: tuple[Any, Any], row: Any, alg
         ({"prompt": "a"}, r"this is one row.* Write \[\{'prompt': 'a'\}\]"),
         ({"train": ROWS}, r"these are several splits\. Give (rows|prompts)\[\"train\"\]"),
         ((row for row in ROWS), "this is of the type generator"),
-        (pl.DataFrame(ROWS), r"this is a table of polars\. Give (rows|prompts)\.to_dicts\(\)"),
+        (pl.DataFrame(ROWS), r"this is a polars table\. Give (rows|prompts)\.to_dicts\(\)"),
     ],
 )
 def test_what_is_no_list_is_named(model: tuple[Any, Any], given: Any, said: str) -> None:
@@ -317,8 +317,8 @@ def test_what_is_no_prompt_of_sample_is_named(model: tuple[Any, Any], given: Any
 @pytest.mark.parametrize(
     ("folder", "said"),
     [
-        ("nope", r" = 'nope': there is no such folder in /.*Give the folder with its config\.json"),
-        ("Qwen/Qwen3-0.6B", r"of the Hub, give huggingface_hub\.snapshot_download\(\"Qwen/Qwen3-0\.6B\"\)"),
+        ("nope", r" = 'nope': the folder does not exist in /.*Give the folder with its config\.json"),
+        ("Qwen/Qwen3-0.6B", r"For a Hub model, give huggingface_hub\.snapshot_download\(\"Qwen/Qwen3-0\.6B\"\)"),
         (None, r"it is None, not a folder"),
         (5, r"it is of the type int, not a folder"),
         ("pyproject.toml", r"this is a file, not the folder of a model"),
@@ -348,7 +348,7 @@ def test_a_missing_folder_is_named_with_its_argument(
 
 def test_a_reward_model_that_no_reward_reads_is_refused(model: tuple[Any, Any], tmp_path: Path) -> None:
     for folder in (tmp_path, "nope"):
-        with pytest.raises(ParamsError, match=r"reward_model: no reward reads it: the rewards are short\. Add"):
+        with pytest.raises(ParamsError, match=r"reward_model: no reward uses it; the rewards are short\. Add"):
             posttrain.train_online(*model, ["1"], short, reward_model=folder)
 
 

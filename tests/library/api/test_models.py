@@ -97,9 +97,9 @@ def test_the_limit_of_memory_holds_in_a_call(folder: Path) -> None:
 
 
 def test_a_call_has_its_settings_once(folder: Path) -> None:
-    with pytest.raises(ParamsError, match="config has all settings"):
+    with pytest.raises(ParamsError, match="config already contains all settings"):
         posttrain.train_online(*posttrain.load_model(folder), PROMPTS, short, config=grpo(reward={"format": 1.0}))
-    with pytest.raises(ParamsError, match="config has all settings"):
+    with pytest.raises(ParamsError, match="config already contains all settings"):
         posttrain.train_model(*posttrain.load_model(folder), ROWS, config=posttrain.SftConfig(), optimizer={"lr": 1.0})
 
 
@@ -153,7 +153,7 @@ def test_an_adapter_on_a_folder_without_a_manifest_is_saved_and_read(folder: Pat
     assert (read(ids).logits - ours(ids).logits).abs().max() < 1e-4
     weights = next((tmp_path / "plain").glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(posttrain.PosttrainError, match="it was trained on another"):
+    with pytest.raises(posttrain.PosttrainError, match="has changed since the adapter was trained"):
         posttrain.load_model(tmp_path / "out/model")
 
 
@@ -166,15 +166,23 @@ LORA: Any = {"type": "lora", "rank": 4}
         (
             posttrain.SftConfig(),
             posttrain.SftConfig(adapter=LORA),
-            "loaded with adapter none, and the settings have lora",
+            "loaded with adapter none, but the settings have lora",
         ),
         (
             posttrain.SftConfig(adapter=LORA),
             posttrain.SftConfig(),
-            "loaded with adapter lora, and the settings have none",
+            "loaded with adapter lora, but the settings have none",
         ),
-        (posttrain.SftConfig(), posttrain.PreferenceTraining.preset("dpo"), "lack what the settings need: a reference"),
-        (posttrain.SftConfig(), posttrain.RewardTraining(), "lack what the settings need: a head that scores"),
+        (
+            posttrain.SftConfig(),
+            posttrain.PreferenceTraining.preset("dpo"),
+            "the settings need models that are not loaded: a reference",
+        ),
+        (
+            posttrain.SftConfig(),
+            posttrain.RewardTraining(),
+            "the settings need models that are not loaded: a head that scores",
+        ),
         (posttrain.SftConfig(), grpo(), "it is a OnlinePolicyConfig, and train_model takes a SupervisedConfig"),
         (posttrain.SftConfig(), {"epochs": 1}, "it is a dict, and train_model takes"),
     ],
@@ -200,13 +208,13 @@ def test_beginners_mistakes_are_named(folder: Path) -> None:
         posttrain.train_model(str(folder), tokenizer, ROWS)
     with pytest.raises(ParamsError, match="needs its tokenizer"):
         posttrain.train_model(model, None, ROWS)
-    with pytest.raises(ParamsError, match="have their own tokenizer"):
+    with pytest.raises(ParamsError, match="already have a tokenizer"):
         posttrain.train_model(posttrain.load_models(folder, config), tokenizer, ROWS, config=config)
     with pytest.raises(DataError, match="this is one string, not rows"):
         posttrain.train_model(model, tokenizer, "rows.jsonl")  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="one row has no interval"):
+    with pytest.raises(DataError, match="an interval needs at least 2 rows"):
         posttrain.train_model(model, tokenizer, ROWS, heldout=ROWS[:1])
-    with pytest.raises(DataError, match="no setting `watch` measures them"):
+    with pytest.raises(DataError, match="they are only used with the setting `watch"):
         posttrain.train_model(model, tokenizer, ROWS, config=config, heldout=ROWS[:2])
     watched = posttrain.SftConfig(watch={"reward": {"format": 1.0}})  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"heldout_table: watch\.reward samples"):
@@ -232,7 +240,7 @@ def test_an_output_of_another_call_is_replaced_with_a_line(
 ) -> None:
     for rate in (1e-4, 1e-4, 1e-3):
         posttrain.train_model(*posttrain.load_model(folder), ROWS, optimizer={"lr": rate}, output=tmp_path)
-    assert capsys.readouterr().err.count("has the model of another call, which this one replaces") == 1
+    assert capsys.readouterr().err.count("contains the model of another call, which this call replaces") == 1
 
 
 def test_models_that_were_trained_before_resume_no_checkpoint_of_others(folder: Path, tmp_path: Path) -> None:

@@ -113,9 +113,9 @@ def test_ptx_learns_text_next_to_the_samples(folder: Path) -> None:
         posttrain.train_online(model, tokenizer, PROMPTS, low_tokens, "grpo", settings=settings, **corpus)
         bits[ptx] = posttrain.evaluate_likelihood(model, tokenizer, unseen, "corpus").metrics["bits_per_byte"]
     assert bits[4.0] < bits[0.0] - 0.5
-    with pytest.raises(ParamsError, match="ptx learns pretraining text, and none is given"):
+    with pytest.raises(ParamsError, match="ptx trains on pretraining text, but none is given"):
         trained(folder, settings={**SETTINGS, "ptx": 1.0})
-    with pytest.raises(ParamsError, match="only ptx learns pretraining text"):
+    with pytest.raises(ParamsError, match="only ptx trains on pretraining text"):
         trained(folder, corpus=shown)
 
 
@@ -245,7 +245,7 @@ def test_prompts_are_rendered_with_the_template_and_the_date_of_the_settings(fol
     chosen = {**short, "template": {"enable_thinking": False}}
     posttrain.train_online(model, tokenizer, PROMPTS, reward, settings=chosen)
     assert seen and all(text.endswith("1999quiet") for text in seen)
-    with pytest.raises(PosttrainError, match="the chat template does not read thinking"):
+    with pytest.raises(PosttrainError, match="the chat template does not use thinking"):
         posttrain.train_online(model, tokenizer, PROMPTS, reward, settings={**short, "template": {"thinking": False}})
 
 

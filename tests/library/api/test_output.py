@@ -45,7 +45,7 @@ def test_an_output_has_its_own_stores(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == ""
     (tmp_path / "model").mkdir()
     placed(tmp_path, "c")
-    assert capsys.readouterr().err == f"test: {tmp_path} has the model of another call, which this one replaces\n"
+    assert capsys.readouterr().err == f"test: {tmp_path} contains the model of another call, which this call replaces\n"
 
 
 def test_a_model_is_known_by_its_files_or_itself(tmp_path: Path) -> None:

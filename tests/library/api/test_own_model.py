@@ -51,7 +51,10 @@ def test_rows_longer_than_the_context_are_refused() -> None:
     check_rows(SimpleNamespace(context=None), [99], "rows")  # type: ignore[arg-type]
     with pytest.raises(DataError) as refused:
         check_rows(text, [1, 6, 5], "rows")
-    assert (refused.value.what, refused.value.where) == ("6 tokens are longer than the model's context of 4", "rows[1]")
+    assert (refused.value.what, refused.value.where) == (
+        "it has 6 tokens, more than the model's context of 4",
+        "rows[1]",
+    )
 
 
 def test_the_device_of_a_model() -> None:

@@ -76,9 +76,9 @@ def test_wrong_models_and_rows_are_named(model: tuple[Any, Any]) -> None:
     scorer = posttrain.reward_model(model[0])
     with pytest.raises(ParamsError, match=r"reward trains a reward model.*posttrain\.reward_model"):
         posttrain.train_model(*model, pairs(WORDS), "reward")
-    with pytest.raises(ParamsError, match="dpo trains a language model, not this one"):
+    with pytest.raises(ParamsError, match="dpo trains language models, and this is not one"):
         posttrain.train_model(scorer, model[1], pairs(WORDS), "dpo")
-    with pytest.raises(ModelError, match="it is a language model, which has no score"):
+    with pytest.raises(ModelError, match="it is a language model, which does not compute scores"):
         posttrain.score(*model, [{"prompt": "a", "completion": "b"}])
     with pytest.raises(ModelError, match="it is a reward model already"):
         posttrain.reward_model(scorer)

@@ -47,7 +47,7 @@ def test_settings_of_a_call() -> None:
     assert isinstance(reward, RewardTraining) and reward.objective.margin == 1.0
     dpo = config("dpo", {"nll": 0.5})
     assert isinstance(dpo, PreferenceTraining) and dpo.nll == 0.5
-    with pytest.raises(ParamsError, match="a call compares the answers of a row"):
+    with pytest.raises(ParamsError, match="a call only compares the answers of one row"):
         config("reward", {"compare": "ranks"})
     with pytest.raises(ParamsError, match="'grpo' learns from its own samples"):
         config("grpo")
@@ -78,7 +78,7 @@ def test_pairs_and_labels(text: ChatText) -> None:
         (3, r"it is a number, not a row|not a row"),
         ({"question": "a", "response": "b"}, "Rename 'question' to 'prompt'"),
         ({"messages": [{"role": "user", "content": "a"}]}, "it does not end with a turn of the assistant"),
-        (Example([]), "it is an example, and other rows are not"),
+        (Example([]), "it is an example, but other rows are not"),
     ],
 )
 def test_rows_that_are_refused(row: Any, message: str, text: ChatText) -> None:
@@ -89,7 +89,7 @@ def test_rows_that_are_refused(row: Any, message: str, text: ChatText) -> None:
 def test_questions() -> None:
     (talk,) = questions_of([{"prompt": "1+1", "completion": "2"}])
     assert [dict(turn) for turn in talk.messages] == [{"role": "user", "content": "1+1"}]
-    with pytest.raises(DataError, match="these rows have tokens and no turns"):
+    with pytest.raises(DataError, match="these rows have tokens, but no turns"):
         questions_of([Example([])])
     with pytest.raises(DataError):
         questions_of([{"x": 1}])

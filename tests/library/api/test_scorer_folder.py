@@ -23,5 +23,5 @@ def test_the_folder_of_the_reward_model(tmp_path: Path) -> None:
     learned = EvaluateConfig(reward={"model": 1.0}, samples=1)
     assert scorer_folder(learned, folder) == scorer_folder(learned, str(folder)) == folder
     assert scorer_folder(EvaluateConfig(reward=starts_with_a), None) is None
-    with pytest.raises(ParamsError, match="Give reward_model: the folder of one"):
+    with pytest.raises(ParamsError, match="Give reward_model: the folder of a reward model"):
         scorer_folder(learned, None)

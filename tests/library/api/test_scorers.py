@@ -29,7 +29,7 @@ def test_a_new_head_starts_at_0(folder: Path) -> None:
     assert type(loaded) is type(scorer) and len(again) == len(tokenizer)
     with pytest.raises(ModelError, match="it is a reward model already"):
         reward_model(scorer)
-    with pytest.raises(ModelError, match="it is a language model, which has no score"):
+    with pytest.raises(ModelError, match="it is a language model, which does not compute scores"):
         score(model, tokenizer, ROWS)
 
 

@@ -67,7 +67,7 @@ def test_models_of_a_folder_give_the_same_weights(start: Path, stored: Path, tmp
 
 def test_what_cannot_be_read_is_named(start: Path, stored: Path, tmp_path: Path) -> None:
     model, tokenizer = posttrain.load_model(start)
-    with pytest.raises(ModelError, match="rollouts = 'nope': there is no such folder"):
+    with pytest.raises(ModelError, match="rollouts = 'nope': the folder does not exist"):
         posttrain.train_on_rollouts(model, tokenizer, "nope", config())
     with pytest.raises(DataError, match="no rollouts can be read here"):
         posttrain.train_on_rollouts(model, tokenizer, tmp_path, config())

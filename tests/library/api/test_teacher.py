@@ -146,9 +146,9 @@ def test_teachers_by_name(folders: tuple[Path, Path]) -> None:
     assert _named({"a": model, "b": str(folders[1])}, None, config) == {"a": model, "b": folders[1]}
     models = posttrain.load_models(folders[0], config, teachers=[Teacher(model, forward_kl)])
     assert _named(None, models, config) == {}
-    with pytest.raises(ParamsError, match="the models of load_models have teachers already"):
+    with pytest.raises(ParamsError, match="the models from load_models already have teachers"):
         _named(model, models, config)
-    with pytest.raises(ParamsError, match="there are no teachers in it"):
+    with pytest.raises(ParamsError, match="it contains no teachers"):
         _named({}, None, config)
 
 

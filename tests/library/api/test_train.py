@@ -94,7 +94,7 @@ def test_what_identifies_the_checkpoints_of_an_output() -> None:
 def test_a_watch_and_its_rows_belong_together() -> None:
     watched = SftConfig(watch={"every": 2})  # type: ignore[arg-type]
     _check_heldout(watched, ROWS[:2], None)
-    with pytest.raises(DataError, match="watch measures held-out rows, and there are none"):
+    with pytest.raises(DataError, match="watch measures held-out rows, but none are given"):
         _check_heldout(watched, [], None)
     check_table(None, None)
     rewarded: Any = SimpleNamespace(reward={"format": 1.0})
@@ -107,9 +107,9 @@ def test_each_kind_of_model_has_its_training() -> None:
     _check_kind(SftConfig(), language)
     _check_kind(posttrain.RewardTraining(), scorer)
     for config, model, what in (
-        (SftConfig(), scorer, "sft trains a language model, not this one"),
-        (posttrain.RewardTraining(), language, "reward trains a reward model, not this one"),
-        (posttrain.PreferenceTraining.preset("dpo"), scorer, "dpo trains a language model, not this one"),
+        (SftConfig(), scorer, "sft trains language models, and this is not one"),
+        (posttrain.RewardTraining(), language, "reward trains reward models, and this is not one"),
+        (posttrain.PreferenceTraining.preset("dpo"), scorer, "dpo trains language models, and this is not one"),
     ):
         with pytest.raises(ParamsError, match=what):
             _check_kind(config, model)

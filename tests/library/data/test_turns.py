@@ -69,9 +69,9 @@ def test_a_conversation_that_uses_tools() -> None:
     ("messages", "why"),
     [
         ([ASKED, {**CALLS, "tool_calls": [{**CALL, "function": {"name": "sub"}}]}], "turn 2 calls 'sub', which"),
-        ([ASKED, CALLS, ANSWERS, CALLS], "turn 4 has the call id 'c1', which is there twice"),
+        ([ASKED, CALLS, ANSWERS, CALLS], "turn 4 has the call id 'c1', which occurs twice"),
         ([ASKED, CALLS, {**ANSWERS, "tool_call_id": "c2"}], "did not make (its calls: c1); fix tool_call_id"),
-        ([ASKED, SAID, ANSWERS], "did not make (it has no call with an open id); fix tool_call_id"),
+        ([ASKED, SAID, ANSWERS], "did not make (it has no open calls); fix tool_call_id"),
         ([ASKED, {**SAID, "weight": 0}], "every turn of the assistant has weight 0"),
     ],
 )
@@ -89,7 +89,7 @@ def test_turns_with_from_and_value() -> None:
         "role": "tool", "content": "2", "weight": 0,
     }  # fmt: skip
     assert _from_value(ASKED, "turn 1") is ASKED
-    with refused("turn 1 is from 'bot', which is not one of system, user"):
+    with refused("turn 1 is from 'bot', expected system, user"):
         _from_value({"from": "bot"}, "turn 1")
 
 

@@ -22,5 +22,5 @@ def test_an_evaluation_has_the_settings_of_completions() -> None:
 def test_a_reward_is_no_setting_of_completions() -> None:
     with pytest.raises(ParamsError, match="reward: unknown key"):
         CompletionsConfig(reward={"correct": 1.0})  # type: ignore[call-arg]
-    with pytest.raises(ParamsError, match="no prompt can follow"):
+    with pytest.raises(ParamsError, match="a prompt cannot follow"):
         CompletionsConfig(context=[ContextTurn(role="assistant", content="Yes?")])

@@ -21,5 +21,5 @@ def test_turns_that_a_prompt_can_follow(roles: tuple[str, ...]) -> None:
     "roles", [("user",), ("assistant", "user"), ("system", "system"), ("user", "assistant", "system")]
 )
 def test_turns_that_no_prompt_can_follow(roles: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match=f"no prompt can follow {', '.join(roles)}"):
+    with pytest.raises(ValueError, match=f"a prompt cannot follow {', '.join(roles)}"):
         check_turns(turns(*roles))

@@ -69,10 +69,10 @@ def test_distances_that_cannot_be_measured(
 ) -> None:
     cut = sampling(folders[0], folders[1], sampling=SamplingParams(max_tokens=3, top_k=2))
     assert cut._kl([], []) == {}
-    assert "no KL to the reference: top_p or top_k leave out tokens" in capsys.readouterr().err
+    assert "no KL to the reference: top_p or top_k exclude tokens" in capsys.readouterr().err
     train_tokenizer(["other words here"] * 9, BpeParams(vocabulary=270), tmp_path)
     assert sampling(folders[0], tmp_path)._kl([], []) == {}
-    assert "has another tokenizer, so the KL to it is not measured" in capsys.readouterr().err
+    assert "has a different tokenizer, so the KL to it is not measured" in capsys.readouterr().err
     assert sampling(folders[0])._kl([], []) == {}
 
 
@@ -80,5 +80,5 @@ def test_a_reference_that_the_caller_needs() -> None:
     config = CompletionsConfig(sampling=SamplingParams(top_p=0.5))
     refuse_truncation(config, None)
     refuse_truncation(CompletionsConfig(), "reference")
-    with pytest.raises(ParamsError, match="top_p and top_k leave out tokens"):
+    with pytest.raises(ParamsError, match="top_p and top_k exclude tokens"):
         refuse_truncation(config, "reference")

@@ -15,11 +15,11 @@ from posttrain.isolation.environment import ChildError, _numbers, answer_of, fau
 def test_a_python_with_the_package() -> None:
     assert fault(sys.executable, ["none-such", "pytest"], "pytest", "1.0+") is None
     assert fault(sys.executable, ["pytest"], "pytest", "999+") == (
-        f"{sys.executable} has pytest {version('pytest')}, and posttrain speaks with 999+"
+        f"{sys.executable} has pytest {version('pytest')}, but posttrain supports 999+"
     )
     assert fault("/no/python", [], "a", "1") == "there is no Python at /no/python"
     false = "/bin/false"
-    assert (fault(false, ["pytest"], "pytest", "1") or "").startswith(f"{false} does not answer as a Python (")
+    assert (fault(false, ["pytest"], "pytest", "1") or "").startswith(f"{false} does not work as a Python (")
     command = probe("python", ["pytest"])
     assert command[:2] == ["python", "-c"] and "'pytest'" in command[2] and len(command) == 3
 
@@ -27,8 +27,8 @@ def test_a_python_with_the_package() -> None:
 @pytest.mark.parametrize(
     ("found", "wanted", "why"),
     [
-        ("0.31.0rc1", "0.30+", None), ("0.30.2", "0.30", None), ("0.4", "0.30+", "and posttrain speaks with 0.30+"),
-        ("0.31", "0.30", "and posttrain speaks with 0.30"), ("", "0.30", "vllm is missing in the environment of py"),
+        ("0.31.0rc1", "0.30+", None), ("0.30.2", "0.30", None), ("0.4", "0.30+", "but posttrain supports 0.30+"),
+        ("0.31", "0.30", "but posttrain supports 0.30"), ("", "0.30", "vllm is missing in the environment of py"),
     ],
 )  # fmt: skip
 def test_versions(found: str, wanted: str, why: str | None) -> None:

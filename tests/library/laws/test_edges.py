@@ -248,6 +248,6 @@ def test_losses_given_in_half_precision_are_computed_in_single() -> None:
 def test_dppo_takes_the_sampler_as_its_old_policy_and_refuses_a_correction() -> None:
     for name in ("dppo_tv", "dppo_kl"):
         assert foreign_refusal(POLICY_ROWS[name].settings(), foreign=True) is None
-        with pytest.raises(ValueError, match=r"bounds the distance to the sampler itself.*Use correction none"):
+        with pytest.raises(ValueError, match=r"already bounds the distance to the sampler.*Use correction none"):
             POLICY_ROWS[name].settings(correction="truncate")
     assert foreign_refusal(POLICY_ROWS["grpo"].settings(), foreign=True)

@@ -286,7 +286,7 @@ MISTAKES: Mapping[str, Any] = {
     "ptx": lambda: policy_loss("dapo", LOGP, LOGP, REWARD, MASK, settings={"ptx": 1.0}),
     "surrogate.hihg": lambda: policy_loss("dapo", LOGP, LOGP, REWARD, MASK, settings={"surrogate": {"hihg": 1}}),
     "groups: 4 rows are not groups of 3": lambda: group_advantages("grpo", REWARD, 3),
-    "group of one": lambda: group_advantages("grpo", REWARD, torch.arange(4)),
+    "at least two samples": lambda: group_advantages("grpo", REWARD, torch.arange(4)),
     "Use gae": lambda: group_advantages("ppo", REWARD, 2),
     "rewards of 0 or more": lambda: group_advantages("maxrl", -REWARD, 2),
     "weighs rewards by lengths": lambda: group_advantages("opo", REWARD, 2),
@@ -294,7 +294,7 @@ MISTAKES: Mapping[str, Any] = {
     "ref_logp: 'simpo' does not use it": lambda: preference_loss("simpo", LOGP, MASK, ref_logp=LOGP),
     "3 rows are not pairs": lambda: preference_loss("simpo", LOGP[:3], MASK[:3]),
     "estimator: 'k4' is unknown": lambda: kl_estimate(LOGP, LOGP, "k4"),
-    "Shift those of a causal model": lambda: token_logprobs(torch.zeros(2, 4, 5), torch.zeros(2, 3).long()),
+    "Shift a causal model's output": lambda: token_logprobs(torch.zeros(2, 4, 5), torch.zeros(2, 3).long()),
 }
 
 

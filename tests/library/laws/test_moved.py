@@ -14,7 +14,7 @@ from posttrain.laws.examples import Example, Miss
 from posttrain.laws.moved import TOKENS, Exact, clip_side, exact, importance, pull, pulls_back
 from tests.library.by_hand import t
 
-ADVANTAGE = "gradient by logp that its advantage gives"
+ADVANTAGE = "gradient by logp from its advantage"
 SLOPE = "slope of its weight by the log ratio, relative to the weight"
 SPACE = Exact(torch.tensor([0] * 6 + [1] * 3 + [2] * 2 + [3]), t(6, 3, 2, 1) / 12, t(1, 3, 6, 5) / 15)
 """Four tokens in exact proportion to the policy, and another policy."""

@@ -68,7 +68,7 @@ def test_tokens_are_moved_on_every_third_case(law: Callable[[PaddedLoss, Shape],
 
 def test_a_clip_on_the_wrong_side_is_found() -> None:
     found = example_of(clip_side(wrong("max for min"), SHAPE))
-    assert found.quantity == "gradient by logp that its advantage gives" and found.expected == "below 0"
+    assert found.quantity == "gradient by logp from its advantage" and found.expected == "below 0"
 
 
 def test_a_clip_that_no_row_s_ratio_explains_is_found() -> None:

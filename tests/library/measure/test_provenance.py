@@ -42,7 +42,7 @@ def test_read_maker(tmp_path: Path) -> None:
 
 
 def test_differences() -> None:
-    code = ["a changed", "b is not used any more", "c is used now", "numpy not used -> 1", "torch 2.0 -> 2.1"]
+    code = ["a changed", "b is no longer used", "c is used now", "numpy not used -> 1", "torch 2.0 -> 2.1"]
     assert code_differences(OLD, NEW) == code
     assert differences(OLD, NEW) == [*code, "cpu_isa avx2 -> avx512"]
     assert differences(OLD, OLD) == []

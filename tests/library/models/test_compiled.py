@@ -22,9 +22,9 @@ def test_the_layers_of_a_model() -> None:
     with compiled([model], on=False):
         assert "forward" not in vars(model.model.layers[0])
     run_in_rows(model)
-    with pytest.raises(ModelError, match="cannot be compiled: it runs its own code over padded rows"):
+    with pytest.raises(ModelError, match="cannot be compiled: it only runs in padded rows"):
         compiled_layers(model)
-    with pytest.raises(ModelError, match="transformers has no layers of it that can be compiled one by one"):
+    with pytest.raises(ModelError, match="transformers does not list layers of it that can be compiled separately"):
         compiled_layers(nn.Linear(1, 1))
 
 

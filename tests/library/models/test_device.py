@@ -75,7 +75,7 @@ def test_the_precision_that_a_family_supports(capsys: pytest.CaptureFixture[str]
     only = next(iter(device.FLOAT32_ONLY))
     assert family_of(of_family("qwen3")) == "qwen3" and family_of(object()) is None
     assert [in_bf16(precision, HOST) for precision in ("fp32", "bf16", "auto")] == [False, True, False]
-    with pytest.raises(ModelError, match=f"models of the family {only} compute in float32 alone"):
+    with pytest.raises(ModelError, match=f"{only} models only support float32"):
         in_bf16("bf16", HOST, only)
     runtime = Runtime(DeviceParams(device="cpu", precision="bf16"))
     assert runtime.bf16_for(of_family("qwen3")) is True and runtime.bf16 is True
@@ -83,7 +83,7 @@ def test_the_precision_that_a_family_supports(capsys: pytest.CaptureFixture[str]
     assert runtime.suit(model) is model and capsys.readouterr().out == ""
     runtime.precision = "auto"
     assert runtime.suit(of_family(only)) is not None and runtime.bf16 is False
-    assert capsys.readouterr().out == f"{only} computes in float32 alone: precision fp32\n"
+    assert capsys.readouterr().out == f"{only} only supports float32: precision fp32\n"
 
 
 def test_what_decides_a_gpus_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_what_decides_a_gpus_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_device_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_name(DeviceParams(device="auto")) == device_name(DeviceParams(device="cpu")) == "cpu"
-    with pytest.raises(ModelError, match="this machine has no such device"):
+    with pytest.raises(ModelError, match="this machine does not have the device"):
         device_name(DeviceParams(device="cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert device_name(DeviceParams(device="auto")) == "cuda"

@@ -139,7 +139,7 @@ def test_a_head_that_does_more_is_refused() -> None:
     """A cap of this size hardly shows in small logits, and would in those of a trained model."""
     model = family("recurrent_gemma")
     model.config.final_logit_softcapping = 60.0  # not what its code does
-    with pytest.raises(ModelError, match="more than its states times a matrix"):
+    with pytest.raises(ModelError, match="does not compute its logits as states times a matrix"):
         verify_forward(model, "recurrent_gemma")
 
 

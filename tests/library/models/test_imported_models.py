@@ -164,7 +164,7 @@ def test_a_given_template_replaces_the_models_and_stays_with_it(
 
     folder = policy_folder(workspace / "my", template=own, ends=[0])
     fetch_model(str(folder), None, Path("base"), None, write_template(CHATML))
-    assert "ends an answer with <|im_end|>, which is an end token" in capsys.readouterr().out
+    assert "ends an answer with <|im_end|>, so <|im_end|> becomes an end token" in capsys.readouterr().out
     save_model(load_policy("base"), "trained", "base")
     text = load_text(Path("trained"))
     assert text.tokenizer.get_chat_template() == CHATML and text.stops.tokens == (0, 2)
@@ -195,7 +195,7 @@ def test_variables_stay_with_a_model_and_its_descendants_in_its_template(workspa
     assert "it's {off}\n%}" in text.stops.decode(theirs)
     assert load_text(Path("trained"), variables={"mode": ""}).prompt(asked) == plain.prompt(asked)
     assert text.prompts([Conversation(asked, variables={"mode": None})]) == [plain.prompt(asked)]
-    with pytest.raises(PosttrainError, match=r"/my: the chat template does not read moode\. Remove it from `template`"):
+    with pytest.raises(PosttrainError, match=r"/my: the chat template does not use moode\. Remove it from `template`"):
         fetch_model(str(folder), None, Path("other"), None, None, {"moode": 1})
     assert not Path("other").exists()
 
@@ -283,7 +283,7 @@ def test_a_teacher_is_held_to_its_tokenizer_embeddings_and_context(workspace: Pa
     assert shared_context(text, short, {}, "distill.runs.d") == 64
     assert shared_context(text, short, {(1, 2): [7, 7, 7, 1, 2]}, "distill.runs.d") == 61
     assert shared_context(load_text(short), start, {}, "distill.runs.d") == 64
-    with pytest.raises(ParamsError, match=r"d\.teacher = 'base/other' has another tokenizer .* Sample it instead"):
+    with pytest.raises(ParamsError, match=r"d\.teacher = 'base/other' has a different tokenizer .* Sample it instead"):
         check_teacher(student, policy_folder(workspace / "other", vocabulary=300), "base/other")
     edited(short / "config.json", vocab_size=400)
     with pytest.raises(ParamsError, match="has 400 embeddings and"):

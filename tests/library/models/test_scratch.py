@@ -22,5 +22,5 @@ def test_a_mixture_of_experts() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="not an even multiple of heads"):
         ScratchParams(width=32, heads=3)
-    with pytest.raises(ValueError, match="are fewer than experts_per_token"):
+    with pytest.raises(ValueError, match="must be >= experts_per_token"):
         ScratchParams(experts=1)

@@ -68,7 +68,7 @@ def test_a_model_that_cannot_run_packed_runs_in_padded_rows(
     model = tiny_model()
     verify_forward(model, "here")
     said = capsys.readouterr().out
-    assert said.startswith("here: Qwen3ForCausalLM gives other values when it is run packed (by ")
+    assert said.startswith("here: Qwen3ForCausalLM computes different values when packed (by ")
     assert said.endswith(f": it runs in padded rows and samples with {how}\n")
     assert runs_in_rows(model) and model.has_own_cache is decodes
 
@@ -76,7 +76,7 @@ def test_a_model_that_cannot_run_packed_runs_in_padded_rows(
 def test_a_model_that_gives_no_numbers_is_refused() -> None:
     model = tiny_model()
     model.model.norm.weight.data.fill_(float("nan"))
-    with pytest.raises(ModelError, match="Qwen3ForCausalLM gives values that are not finite"):
+    with pytest.raises(ModelError, match="Qwen3ForCausalLM computes values that are not finite"):
         verify_forward(model, "here")
 
 
@@ -120,7 +120,7 @@ def test_what_is_wrong_with_a_run() -> None:
         assert _fault(lambda: expected, None, expected) is None
         size = float(expected.abs().max())
         assert _fault(lambda: expected + 2 * size, None, expected) == (
-            f"gives other values when it is run packed (by {2 * size:.2g} of {size:.2g})"
+            f"computes different values when packed (by {2 * size:.2g} of {size:.2g})"
         )
     assert _fault(fails, head, expected) == "cannot be run packed (RuntimeError: no kernel)"
     assert _fault(refuses, head, expected) == "cannot be run packed (no such layer)"

@@ -96,7 +96,7 @@ NORM = "model.norm.weight"
         (lambda folder: (folder / "model.safetensors").unlink(), "the weights cannot be read"),
         (cut("config.json"), "not what manifest.json says: config.json"),
         (config(model_type="nonesuch"), "cannot be read"),
-        (config(architectures=["EvilForCausalLM"]), "architectures = ['EvilForCausalLM'] is none of"),
+        (config(architectures=["EvilForCausalLM"]), "architectures = ['EvilForCausalLM'] is not an architecture of"),
     ],
 )
 def test_a_damaged_folder_is_refused_with_the_reason(folder: Path, damage: Callable[[Path], None], words: str) -> None:
@@ -109,7 +109,7 @@ def test_a_damaged_folder_is_refused_with_the_reason(folder: Path, damage: Calla
 
 def test_a_tokenizer_that_does_not_fit_is_refused(folder: Path) -> None:
     config(vocab_size=40)(folder)
-    with pytest.raises(ModelError, match=r"the tokenizer has .* tokens, the model embeds 40"):
+    with pytest.raises(ModelError, match=r"the tokenizer has .* tokens, but the model embeds 40"):
         load_tokenizer(folder)
 
 

@@ -98,7 +98,7 @@ def test_the_token_that_a_template_writes_after_an_answer_ends_it(
     complete_tokenizer(folder, Path("files"), "custom/own.jinja")
     assert check_template(folder, Path("files"), "custom/own.jinja", scores=False) == (0, 2)
     assert json.loads(Path("files/generation_config.json").read_text(encoding="utf-8")) == {"eos_token_id": [0, 2]}
-    said = "custom/own.jinja ends an answer with <|im_end|>, which is an end token from now on\n"
+    said = "custom/own.jinja ends an answer with <|im_end|>, so <|im_end|> becomes an end token\n"
     assert capsys.readouterr().out.endswith(f"{folder}: {said}")
 
 

@@ -158,9 +158,9 @@ def test_groups_with_too_few_scored_samples_are_left_out() -> None:
 
 def test_samples_must_carry_what_log_probs_depend_on() -> None:
     _check_carried(SOME, SamplingParams())
-    with pytest.raises(DataError, match="do not say which tokens top_p and top_k left"):
+    with pytest.raises(DataError, match="do not record which tokens top_p and top_k allowed"):
         _check_carried(SOME, KeptSampling(top_k=3))
-    with pytest.raises(DataError, match="do not say which experts they were computed with"):
+    with pytest.raises(DataError, match="do not record which experts computed them"):
         _check_carried(SOME, RoutedSampling())
     routed = replace(SOME[0], row=replace(SOME[0].row, experts=torch.zeros(1, 1, 1)))
     _check_carried([routed], RoutedSampling())

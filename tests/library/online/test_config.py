@@ -60,10 +60,13 @@ def test_what_a_watch_measures() -> None:
         ({"renew_reference": {"every": 2}, "kl": "none"}, "the run has no reference. Set kl, or remove it"),
         ({"watch": {"reward": {"format": {"normalise": True}}}}, "watch.reward.format has normalise"),
         ({"rollout": {**ROLLOUT, "group_size": 1}}, "rollout.group_size = 1: "),
-        ({"rollout": {**ROLLOUT, "sampling": {"top_k": 1}}}, "rollout.sampling.top_k = 1: a token that is drawn"),
-        ({"overlong": 0.2, "reward": {OVERLONG: 1.0}}, "overlong is punished twice"),
-        ({"text": {"rows": 3}}, "text is read only where ptx is above 0"),
-        ({"ptx": 1.0, "rollout": {**ROLLOUT, "sampling": {"temperature": 0.5}}}, "Use rollout.sampling.temperature 1"),
+        (
+            {"rollout": {**ROLLOUT, "sampling": {"top_k": 1}}},
+            "rollout.sampling.top_k = 1: a token drawn from a single token",
+        ),
+        ({"overlong": 0.2, "reward": {OVERLONG: 1.0}}, "overlong samples are penalised twice"),
+        ({"text": {"rows": 3}}, "text is only used if ptx is above 0"),
+        ({"ptx": 1.0, "rollout": {**ROLLOUT, "sampling": {"temperature": 0.5}}}, "Set rollout.sampling.temperature 1"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], fault: str) -> None:
@@ -154,8 +157,8 @@ def test_rewards_that_do_not_fit_how_they_are_compared() -> None:
     assert reward_refusal(config()) is None
     gated = config(reward={"correct": 1.0, "format": {"gate": True}}, algorithm="gdpo", allow_unsupported=True)
     assert reward_refusal(gated) == (
-        "'format' is a gate, and advantage 'gdpo' compares each part by itself, without gates. Give it a weight"
+        "'format' is a gate, but advantage 'gdpo' compares each part separately, without gates. Give it a weight"
     )
     drawn = config("dapo", reward={"format": {"normalise": True}}, allow_unsupported=True)
-    assert (reward_refusal(drawn) or "").startswith("'format' is normalised over a round, and resample draws")
+    assert (reward_refusal(drawn) or "").startswith("'format' is normalised over a round, but resample draws")
     assert (reward_refusal(drawn) or "").endswith("Set resample: 0, or normalise: false")

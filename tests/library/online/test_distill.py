@@ -54,8 +54,8 @@ def test_one_endpoint_or_several() -> None:
     [
         ("context_distill", {}, "context_distill needs context"),
         ("reverse_kl", {"served": SERVER, "temperature": 2.0}, "temperature = 2 needs the logits of all tokens"),
-        ("gkd", {"rollout": {**ROLLOUT, "ahead": 1}}, "own = 0.5 skips rounds, and rollout.ahead 1 samples each"),
-        ("trpo", {}, "update = trpo: its step is bounded by the policy's loss alone"),
+        ("gkd", {"rollout": {**ROLLOUT, "ahead": 1}}, "own = 0.5 skips rounds, but rollout.ahead 1 samples every"),
+        ("trpo", {}, "update = trpo: its step is bounded only by the policy's loss"),
     ],
 )
 def test_settings_that_do_not_fit(algorithm: str, settings: dict[str, Any], fault: str) -> None:
@@ -69,9 +69,9 @@ def test_shares_of_the_divergence() -> None:
     assert config(served={"b": SERVER}).shares(["a"], "here") == [0.5, 0.5]
     assert config(weights={"a": 3.0, "b": 1.0}).shares(["a", "b"], "here") == [0.75, 0.25]
     for given, models, what in (
-        ({"served": {"a": SERVER}}, ["a"], "here.served has a teacher of the name a, as a model has"),
+        ({"served": {"a": SERVER}}, ["a"], "here.served has a teacher with the name of a model, a"),
         ({"weights": {"a": 1.0}}, ["a", "b"], "here.weights name a, and the teachers are a, b"),
-        ({"weights": {"a": 1.0}}, ["a"], "here.weights share the divergence among teachers, and a is the only one"),
+        ({"weights": {"a": 1.0}}, ["a"], "here.weights share the divergence among teachers, but a is the only teacher"),
     ):
         with pytest.raises(ParamsError) as refused:
             config(**given).shares(models, "here")

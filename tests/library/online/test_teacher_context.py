@@ -55,14 +55,14 @@ def test_a_plain_context_is_that_of_demonstrations_too(text: ChatText) -> None:
     asked, questions = prompts(("2+3", "", {})), [Conversation([turn("user", "7+1")])]
     seen = prompts_in_context(text, "Be brief.", asked, questions, WHERE)
     assert decoded(text, seen) == framed(text, "2+3", "Be brief.") | framed(text, "7+1", "Be brief.")
-    with pytest.raises(DataError, match=r"\{answer\}, which rows of demonstrations do not have"):
+    with pytest.raises(DataError, match=r"\{answer\}, but rows of demonstrations have no such field"):
         prompts_in_context(text, "It is {answer}.", asked, questions, WHERE)
 
 
 def test_two_contexts_of_one_prompt_are_refused(text: ChatText) -> None:
     asked = prompts(("2+3", "5", {}), ("Guess.", "1", {}), ("Guess.", "2", {}))
     assert len(prompts_in_context(text, "Be brief.", asked, [], WHERE)) == 2
-    with pytest.raises(DataError, match=r"ask the same, 'Guess\.', and have different contexts"):
+    with pytest.raises(DataError, match=r"have the same prompt, 'Guess\.', but different contexts"):
         prompts_in_context(text, "It is {answer}.", asked, [], WHERE)
 
 

@@ -133,7 +133,7 @@ def test_the_longest_row_that_both_can_read(folder: Path, capsys: pytest.Capture
     assert _config(folder).vocab_size == len(text.tokenizer) and _config(model) is model.config
     assert shared_context(text, model, {}, "here") == 256
     assert shared_context(text, model, {(1, 2): [1, 2, 3, 4, 5]}, "here") == 253
-    assert capsys.readouterr().out == "here: rows end at 253 tokens, since the teacher's context is 256\n"
+    assert capsys.readouterr().out == "here: rows end at 253 tokens, because the teacher's context is 256\n"
     model.config.max_position_embeddings = 0
     assert shared_context(text, model, {}, "here") == 256
 
@@ -144,5 +144,5 @@ def test_a_teacher_of_other_tokens_is_refused(folder: Path, tmp_path: Path) -> N
         check_teacher(student(folder), tiny_model(), "a")
     train_tokenizer(["other words"] * 9, BpeParams(vocabulary=270), tmp_path / "tokens")
     save_model(tiny_model(0, len(load_tokenizer(tmp_path / "tokens"))), tmp_path / "model", tmp_path / "tokens")
-    with pytest.raises(ParamsError, match="has another tokenizer than the model"):
+    with pytest.raises(ParamsError, match="has a different tokenizer than the model"):
         check_teacher(student(folder), tmp_path / "model", "a")

@@ -32,9 +32,9 @@ def closure() -> StepClosure:
     [
         ({}, None),
         ({"activations": "recompute"}, "activations = recompute: update trpo differentiates twice, which needs all"),
-        ({"compile": True}, "compile = true: update trpo differentiates twice, which it cannot"),
+        ({"compile": True}, "compile = true: update trpo differentiates twice, which compiled layers do not support"),
         ({"device": {"device": "cpu", "precision": "bf16"}}, "device.precision = bf16: update trpo solves"),
-        ({"optimizer": {"matrices": "muon"}}, "optimizer.average and matrices: update trpo makes its own step"),
+        ({"optimizer": {"matrices": "muon"}}, "optimizer.average and matrices: update trpo computes its own step"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], reason: str | None) -> None:

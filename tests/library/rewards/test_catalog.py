@@ -75,7 +75,7 @@ def test_metrics() -> None:
 def test_weights_and_metrics_together() -> None:
     some, none = rewards(correct=1.0), rewards(correct=0.0)
     assert need_a_weight(some) is some and refuse_metrics(some) is some
-    with pytest.raises(ValueError, match="no reward has a weight other than 0"):
+    with pytest.raises(ValueError, match="all rewards have weight 0"):
         need_a_weight(none)
     with pytest.raises(ValueError, match="format: with weight 0 it is a metric"):
         refuse_metrics(rewards(correct=1.0, format=0.0))
@@ -99,7 +99,7 @@ def test_a_reward_model_and_its_reward_belong_together() -> None:
     learned, others = rewards(model=1.0), rewards(format=1.0)
     refuse_unread_model(learned)
     refuse_learned(others, "Give one")
-    with pytest.raises(ParamsError, match="no reward reads it: the rewards are format"):
+    with pytest.raises(ParamsError, match="no reward uses it; the rewards are format"):
         refuse_unread_model(others)
-    with pytest.raises(ParamsError, match="the reward 'model' is the score of a reward model, and none is given"):
+    with pytest.raises(ParamsError, match="the reward 'model' needs a reward model, but none is given"):
         refuse_learned(learned, "Give one")

@@ -127,8 +127,8 @@ def test_milestones_give_partial_credit_in_their_order() -> None:
     [
         ({"cascade": {"of": {"correct": 1.0}}}, "cascade.of"),
         ({"cascade": {"of": {"corect": 1.0, "format": 1.0}}}, "Did you mean 'correct'"),
-        ({"cascade": {"of": {"correct": 1.0, "format": 1.0}, "unsure": {"format": [0.0, 1.0]}}}, "is the last there"),
-        ({"cascade": {"of": {"correct": {"gate": True}, "format": 1.0}}}, "gate and normalise are of a sum"),
+        ({"cascade": {"of": {"correct": 1.0, "format": 1.0}, "unsure": {"format": [0.0, 1.0]}}}, "is its last entry"),
+        ({"cascade": {"of": {"correct": {"gate": True}, "format": 1.0}}}, "gate and normalise apply to a sum"),
         ({"milestones": {"of": {"correct": 1.0, "format": 1.0}, "credits": [1.0, 1.0, 1.0]}}, "3 numbers for 2"),
     ],
 )

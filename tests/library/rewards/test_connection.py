@@ -115,7 +115,7 @@ def test_failures_are_tried_again_and_counted(url: str) -> None:
         (reply(b"no json"), "no n (tries: 2)"),
         (
             reply({"n": 1}, Content_Encoding="gzip"),
-            "the reply is compressed ('gzip'), which was not asked for (tries: 2)",
+            "the reply is compressed ('gzip'), but posttrain did not request compression (tries: 2)",
         ),
     ],
 )
@@ -140,8 +140,8 @@ def test_a_request_that_cannot_be_answered_is_an_error_without_the_secret(url: s
     ("status", "settings", "fix"),
     [
         (404, {}, "Check url and model"),
-        (302, {}, "It redirects, which is not followed"),
-        (401, {}, "Name the environment variable with its key: `key`"),
+        (302, {}, "posttrain does not follow its redirect"),
+        (401, {}, "Set `key` to the environment variable with its key"),
         (403, {"key": "ENDPOINT_KEY"}, "Put a valid key into $ENDPOINT_KEY"),
     ],
 )
@@ -165,9 +165,9 @@ def test_nobody_listens() -> None:
         ({"url": "ftp://a"}, "give http(s)://HOST[:PORT]/PATH without login"),
         ({"url": "http://me:pw@a/v1"}, "give http(s)://HOST[:PORT]/PATH without login"),
         ({"url": "http://a:b/v1"}, "give http(s)://HOST[:PORT]/PATH without login"),
-        ({"url": "http://a/v1/chat/completions"}, "what follows /v1 is added to it"),
+        ({"url": "http://a/v1/chat/completions"}, "posttrain adds the path after /v1"),
         ({"key": SECRET}, "give the NAME of an environment variable in capitals"),
-        ({"body": {"model": "x"}}, "model: the key model decides it. Remove it"),
+        ({"body": {"model": "x"}}, "model: the key model sets it. Remove it"),
     ],
 )
 def test_settings_that_are_refused(settings: dict[str, Any], fault: str) -> None:

@@ -51,7 +51,7 @@ def test_a_mixed_text_has_the_share_of_its_letters() -> None:
 
 @needs_package
 def test_an_unknown_language_ends_the_run() -> None:
-    with pytest.raises(RewardError, match=r"py3langid does not know 'xx'.*Give an ISO 639 code"):
+    with pytest.raises(RewardError, match=r"py3langid does not support 'xx'.*Give an ISO 639 code"):
         scores("xx", ENGLISH)
 
 

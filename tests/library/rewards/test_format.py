@@ -50,7 +50,7 @@ def test_a_truncated_text_and_one_without_a_number_are_not_well_formed() -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tags": ["a", "A"]}, "tags are different names"),
+        ({"tags": ["a", "A"]}, "tags must be different names"),
         ({"tags": ["a"], "template": "a"}, "two forms"),
         ({"empty": "allow"}, "only with tags"),
         ({"template": "("}, "not a regular expression"),

@@ -29,7 +29,11 @@ def test_text_without_words_has_no_language() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"script": ["elvish"]}, "'elvish' is not a script"), ({}, "give either"), ({"script": []}, "script is empty")],
+    [
+        ({"script": ["elvish"]}, "'elvish' is not a supported script"),
+        ({}, "give either"),
+        ({"script": []}, "script is empty"),
+    ],
 )
 def test_options_that_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):

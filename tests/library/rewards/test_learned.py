@@ -281,7 +281,7 @@ def test_the_reward_of_settings(folder: Path, tmp_path: Path, text: ChatText, ca
     for name in ("a", "b"):
         shutil.copytree(folder, two / name)
     assert _score_fn(ModelOptions(part="b"), context(two, text))(some) == judge(some)
-    with pytest.raises(RewardError, match="has the models a, b, and part is None"):
+    with pytest.raises(RewardError, match="has the models a, b, but part is None"):
         _score_fn(ModelOptions(), context(two, text))
     with pytest.raises(ValueError, match="the reward `model` has no reward model"):
         _score_fn(ModelOptions(), context(None))

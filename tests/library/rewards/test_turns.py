@@ -53,14 +53,14 @@ def test_the_sum_of_the_turns() -> None:
     assert scored(episode()) == Score(3.0) and scored(episode(), 0.5) == Score(2.0)
     assert discounted(episode(), 0.5) == [1.0, 1.0]
     none = scored(episode(rewards=()))
-    assert none == Score(0.0, "error", "task 'own_turns:talking' gives no rewards to turns")
+    assert none == Score(0.0, "error", "task 'own_turns:talking' does not reward turns")
 
 
 def test_which_prompts_it_can_score() -> None:
     talking, silent = (Prompt("p", [], (), task=f"own_turns:{name}") for name in ("talking", "silent"))
     assert _cannot_score(talking, TurnsOptions()) is None
     assert _cannot_score(silent, TurnsOptions()) == (
-        "its task 'own_turns:silent' has no `reply` that could give rewards"
+        "its task 'own_turns:silent' has no `reply` that could return rewards"
     )
 
 

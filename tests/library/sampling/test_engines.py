@@ -33,9 +33,9 @@ def test_names_of_engines() -> None:
         ("vllm", {}, {"Bad Name": 1}, 1, "expected the name of a setting of vLLM and its value"),
         ("vllm", {}, {"tensor-parallel-size": 2}, [[0, 1]], "engine_servers has the GPUs of each server"),
         ("vllm", {}, {"seed": 1}, 1, "Remove it"),
-        ("vllm", {}, {}, 0, "engine_servers = 0: expected how many"),
+        ("vllm", {}, {}, 0, "engine_servers = 0: expected the number of servers"),
         ("vllm", {}, {}, [[0], [0]], "each GPU once on a host"),
-        ("vllm", {}, {}, [[0], []], "engine_servers = [[0], []]: expected how many"),
+        ("vllm", {}, {}, [[0], []], "engine_servers = [[0], []]: expected the number of servers"),
     ],
 )
 def test_settings_that_an_engine_cannot_have(

@@ -111,5 +111,5 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ParamsError, match=r"a prompt of 3 tokens and sampling\.max_tokens = 4 more are longer"):
         check_capacity(6, [[1], [1, 2, 3]], 1, params, "here")
     monkeypatch.setattr("posttrain.sampling.sampler.free_bytes", lambda device: 999)
-    with pytest.raises(ParamsError, match="2 completions at a time take over"):
+    with pytest.raises(ParamsError, match="2 completions at a time need over"):
         check_capacity(None, [], 2, params, "here")

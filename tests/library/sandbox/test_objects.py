@@ -254,7 +254,7 @@ def test_an_iterator_that_is_asked_ahead(box: Sandbox) -> None:
     assert passes(run_tests(box, code, tests, LIMITS))
     assert passes(run_tests(box, code, "it = f(99)\nassert next(it) == 0 and g(it) == 1 and next(it) == 2", LIMITS))
     late = run_tests(box, code, "it = f(999)\nfor _ in range(99): next(it)\nassert g(it) == 99", LIMITS)
-    assert "an iterator of the program that was read ahead can only be read on" in late.fault
+    assert "an iterator of the program that was read ahead can only be read further" in late.fault
 
 
 REPLIES = """

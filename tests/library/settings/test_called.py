@@ -18,7 +18,7 @@ def test_settings_of_an_algorithm_keep_its_values() -> None:
 
 
 def test_mistakes_are_params_errors() -> None:
-    with pytest.raises(ParamsError, match="it takes settings by name"):
+    with pytest.raises(ParamsError, match="settings must be passed by name"):
         SftConfig(2.0)  # type: ignore[call-arg]
     with pytest.raises(ParamsError, match=r"PreferenceTraining\.algorithm is missing"):
         PreferenceTraining(epochs=1.0)  # type: ignore[call-arg]

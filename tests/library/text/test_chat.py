@@ -183,7 +183,7 @@ def test_many_conversations_are_rendered_in_their_order_and_the_failing_one_is_n
 def test_a_template_that_never_ends_is_refused_and_the_conversation_named(text: ChatText) -> None:
     endless = "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}"
     failing = "{% if messages[0].content == '9' %}" + endless + "{% endif %}" + OPENED
-    with pytest.raises(DataError, match="which begins '9': it takes longer than 5 s"):
+    with pytest.raises(DataError, match="which begins '9': rendering takes longer than 5 s"):
         with_template(text, failing).prompts([[turn("user", f"{n}")] for n in range(20)])
     assert with_template(text, OPENED).prompt([USER]) == text.prompt([USER]), "the next conversation is rendered"
 

@@ -35,7 +35,7 @@ def test_blocks_of_trained_text() -> None:
 
 def test_a_block_in_a_macro_is_refused() -> None:
     template = "{% macro m() %}{% generation %}b{% endgeneration %}{% endmacro %}a{% set x = m() %}c{{ x }}"
-    assert rendered(template) == {"error": "a {% generation %} block stands inside a macro, set or filter"}
+    assert rendered(template) == {"error": "a {% generation %} block is inside a macro, set or filter"}
 
 
 @pytest.mark.parametrize(

@@ -181,17 +181,21 @@ def test_what_the_template_writes_for_the_policy_is_not_trained(folder: Path) ->
 
 def test_variables_that_do_nothing_or_forge_turns_are_refused(folder: Path) -> None:
     text = with_template(folder, SWITCHED)
-    told = "models/own: the chat template does not read mod. Remove it from `template`, or fix its name"
+    told = "models/own: the chat template does not use mod. Remove it from `template`, or fix its name"
     with pytest.raises(DataError, match=re.escape(told)):
         ChatText(text.tokenizer, "models/own", variables={"mod": "off"})
-    told = "the chat_template_kwargs of a conversation holds '<|end|>', which ends or opens turns"
+    told = "the chat_template_kwargs of a conversation contains '<|end|>', which ends or opens turns"
     with pytest.raises(DataError, match=re.escape(told)):
         text.conversations([Conversation(LONG, variables={"mode": "<|end|>"})], "last")
 
 
 def test_an_answer_that_does_not_begin_as_a_generated_one_is_refused(folder: Path) -> None:
     text = with_template(folder, SWITCHED.replace("{{ '(hm)' if m.role == 'assistant'", "{{ '' if m.role == 'x'"))
-    with pytest.raises(DataError, match=r"opens an answer to generate with '\(hm\)', where this one has '2<|end|>'"):
+    with pytest.raises(
+        DataError,
+        match=r"opens an answer to generate with '\(hm\)', but this conversation has "
+        r"'2<|end|>'",
+    ):
         text.conversations([Conversation(LONG[:2], variables={"mode": "off"})], "last")
 
 
@@ -292,7 +296,7 @@ def test_calls_are_trained_and_what_tools_say_is_context(folder: Path) -> None:
                     turn("assistant", "", tool_calls=[{"function": {"name": "add", "arguments": {"a": "<|end|>"}}}]),
                 ]
             ),
-            "the tool use of a conversation holds '<|end|>', which ends or opens turns. Remove it",
+            "the tool use of a conversation contains '<|end|>', which ends or opens turns. Remove it",
         ),
     ],
 )

@@ -85,11 +85,11 @@ def test_settings_of_every_training() -> None:
     ("settings", "fault"),
     [
         ({"optimizer": {"critic_first": 0.5}}, "optimizer.critic_first: the run has no critic"),
-        ({"compile": True, "activations": "selective"}, "compiled layers keep their own choice"),
-        ({"optimizer": {"matrices": "muon"}, "adapter": LORA}, "it takes whole matrices"),
+        ({"compile": True, "activations": "selective"}, "compiled layers choose their own activations"),
+        ({"optimizer": {"matrices": "muon"}, "adapter": LORA}, "it needs whole matrices"),
         ({"processes": 3, "shards": 2}, "shards = 2 does not divide processes = 3"),
         ({"processes": 2, "adapter": {"type": "qlora"}}, "weights in 4 bits cannot be divided"),
-        ({"processes": 2, "adapter": {**LORA, "dropout": 0.1}}, "each would drop other inputs"),
+        ({"processes": 2, "adapter": {**LORA, "dropout": 0.1}}, "each process would drop different inputs"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], fault: str) -> None:

@@ -141,10 +141,10 @@ def test_answers_that_correct_cannot_read_are_found_before_a_run_without_a_rewar
     """GRPO found them hours later; the first 100 rows of a sorted file say nothing of the others."""
     learns(words(150, 600))
     said = fault()
-    assert "online.runs.grpo.reward: it sets no reward, so it learns by `correct`, which cannot read 1" in said
+    assert "online.runs.grpo.reward: it sets no reward, so training uses `correct`, which cannot read 1" in said
     assert "answers of 600 rows of mine/prompts, drawn with the seed 0" in said
     assert re.search(r"my/a\.jsonl line \d+: 'in words' \(", said)
-    assert "Name what it learns by, e.g. reward: {correct: {answer: exact}} for labels" in said
+    assert "Set the reward to train on, e.g. reward: {correct: {answer: exact}} for labels" in said
 
 
 def test_a_run_that_sets_its_reward_or_has_few_such_answers_is_not_refused() -> None:
@@ -175,7 +175,7 @@ def test_an_evaluation_whose_reward_cannot_read_the_answers_is_refused_before_an
         assert "`correct` was tried on the answers of 600 rows" in check_rows()
         return
     said = fault()
-    assert "evaluate.settings.reward: it sets no reward, so its score is by `correct`, which cannot read" in said
+    assert "evaluate.settings.reward: it sets no reward, so its score uses `correct`, which cannot read" in said
     assert "{correct: {answer: exact}} for labels" in said
 
 
@@ -225,7 +225,7 @@ def test_tables_of_other_stages_are_judged_by_their_rows(workspace: Path) -> Non
     assert f"cannot read {unread} of {train.height} answers of {train.height} rows of data/other/prompts" in said
     assert "'in words' (" in said and "of prompt " in said
     params: Any = SimpleNamespace(start="base/tiny", data="other/prompts", reward={"correct": term("correct", 1.0)})
-    with pytest.raises(DataError, match="it sets no reward, so it learns by `correct`, which cannot read"):
+    with pytest.raises(DataError, match="it sets no reward, so training uses `correct`, which cannot read"):
         online_run(RunInputs("online@grpo", params))
 
 

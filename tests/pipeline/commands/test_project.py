@@ -219,6 +219,6 @@ def test_init_without_git_or_dvc_is_one_line(tmp_path: Path) -> None:
     fix = 'Run pip install "posttrain[pipeline]"'
     assert (done.returncode, done.stdout) == (
         1,
-        f"error: {sys.executable}: dvc is not installed, which the extra `pipeline` brings. {fix}\n",
+        f"error: {sys.executable}: dvc is not installed; it is part of the extra `pipeline`. {fix}\n",
     )
     assert not (tmp_path / "new").exists()

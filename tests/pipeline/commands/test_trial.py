@@ -223,7 +223,7 @@ def test_a_run_gives_its_options_its_tokens_and_its_longest_completion(capsys: p
     lines, _, error = shown(capsys, "length", written(RIGHT), run=run)
     assert lines[0].split()[2] == "ok" and error is None
     _, text, error = shown(capsys, "length", written(RIGHT), "limit=8")
-    assert "its tokens are not known; `reward test` knows them with --run" in text and error is not None
+    assert "its tokens are not known; run `reward test` with --run" in text and error is not None
     _, text, error = shown(capsys, "overlong", table)
     assert "sampling.max_tokens is not known here" in text and error is not None
 

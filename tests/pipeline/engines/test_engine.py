@@ -203,5 +203,5 @@ def test_a_missing_environment_and_a_server_that_does_not_start_are_named(
     with pytest.raises(EngineError, match=r"(?s)ended with status 3 while it started; its log has:\nno such model"):
         sampler.sync(models.policy, "a")
     sampler.close()
-    with pytest.raises(EngineError, match="the run is over"):
+    with pytest.raises(EngineError, match="the run has ended"):
         sampler._servers[0].start(tmp_path)

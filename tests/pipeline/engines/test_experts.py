@@ -161,7 +161,8 @@ def test_a_run_trains_with_the_engines_experts_and_a_cut_one_resumes_to_the_same
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("share", "said"), [("0", "it has no experts, which router.replay = sampler needs"), ("0.5", "experts .* tokens")]
+    ("share", "said"),
+    [("0", "it has no experts, and router.replay = sampler needs"), ("0.5", "experts .* do not fit .* tokens")],
 )
 def test_a_server_without_the_experts_ends_the_run(
     share: str, said: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -201,7 +202,7 @@ def test_samples_without_them_are_not_trained_on(folder: Path) -> None:
     """As those of a finished run that `posttrain replay` reads."""
     models = models_of(folder)
     local = LocalSampler(models.policy, ChatText(load_tokenizer(folder)).stops, models.runtime)
-    with pytest.raises(DataError, match=r"router\.replay = sampler: the samples do not say which experts"):
+    with pytest.raises(DataError, match=r"router\.replay = sampler: the samples do not record which experts"):
         gspo(folder, models, local).source.batch(0)
 
 

@@ -48,8 +48,8 @@ def test_a_server_that_dies_or_hangs_is_started_again_with_the_present_weights(
 @pytest.mark.parametrize(
     ("faults", "environment", "said"),
     [
-        ("stale@1", {}, "holds the weights 'a' after it was given 'b'"),
-        ("", {"ENGINE_NAME": "sglang 0.5"}, "the server is 'sglang 0.5', and not vLLM's"),
+        ("stale@1", {}, "has the weights 'a' after an update to 'b'"),
+        ("", {"ENGINE_NAME": "sglang 0.5"}, "the server is 'sglang 0.5', not vLLM"),
         ("", {"ENGINE_PERTURB": "3"}, "first sample differ by .* nats from the trainer's"),
         ("500@2,500@3,500@4,500@5", {}, "1 of 1 completions were not answered in 4 tries .HTTP 500"),
         ("500@1,500@2,500@3,500@4", {}, "1 of 1 completions were not answered in 4 tries .HTTP 500"),

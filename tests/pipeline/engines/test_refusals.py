@@ -120,7 +120,11 @@ def test_settings_of_vllm_become_its_options() -> None:
             {"rollout": {"engine_args": {"max_num_seqs": 8}}},
             "engine_args.max_num_seqs: sampling.rows decides it",
         ),
-        ("grpo", {"rollout": {"engine_args": {"enable-lora": True}}}, "engine_args.enable-lora: the key adapter"),
+        (
+            "grpo",
+            {"rollout": {"engine_args": {"enable-lora": True}}},
+            "engine_args.enable-lora: the run's key `adapter`",
+        ),
         ("grpo", {"rollout": {"engine_args": {"-O": 3}}}, "engine_args.-O = 3: expected the name of a setting of vLLM"),
         (
             "grpo",
@@ -130,14 +134,14 @@ def test_settings_of_vllm_become_its_options() -> None:
         (
             "grpo",
             {"rollout": {"engine_args": {"override_generation_config": {"repetition_penalty": 2}}}},
-            "engine_args.override_generation_config: samples are of the policy's own probabilities",
+            "engine_args.override_generation_config: samples must follow the policy's own probabilities",
         ),
-        ("grpo", {"rollout": {"engine_args": {"hf-overrides.rope_theta": 3}}}, "the config of the start model decides"),
+        ("grpo", {"rollout": {"engine_args": {"hf-overrides.rope_theta": 3}}}, "the config of the start model sets"),
         ("grpo", {"rollout": {"engine_args": {"hf_token": "hf_a"}}}, "engine_args.hf_token: posttrain sets it"),
         (
             "gspo",
             {"router": {"replay": "sampler"}, "rollout": {"engine_args": {"pipeline-parallel-size": 2}}},
-            "rollout.engine_args.pipeline-parallel-size: vLLM gives no experts with it. Remove it",
+            "rollout.engine_args.pipeline-parallel-size: vLLM does not report experts with this setting. Remove it",
         ),
         (
             "grpo",
@@ -149,10 +153,18 @@ def test_settings_of_vllm_become_its_options() -> None:
             {"rollout": {"engine": "builtin", "engine_servers": 2}},
             "engine builtin has no servers.*engine: vllm",
         ),
-        ("grpo", {"rollout": {"engine_servers": 0}}, "engine_servers = 0: expected how many.*2, or .*1.*2, 3"),
-        ("grpo", {"rollout": {"engine_servers": []}}, r"engine_servers = \[\]: expected how many"),
-        ("grpo", {"rollout": {"engine_servers": [[1], []]}}, "expected how many, or the GPUs of each server"),
-        ("grpo", {"rollout": {"engine_servers": [[-1]]}}, "expected how many, or the GPUs of each server"),
+        (
+            "grpo",
+            {"rollout": {"engine_servers": 0}},
+            "engine_servers = 0: expected the number of servers.*2, or .*1.*2, 3",
+        ),
+        ("grpo", {"rollout": {"engine_servers": []}}, r"engine_servers = \[\]: expected the number of servers"),
+        (
+            "grpo",
+            {"rollout": {"engine_servers": [[1], []]}},
+            "expected the number of servers, or the GPUs of each server",
+        ),
+        ("grpo", {"rollout": {"engine_servers": [[-1]]}}, "expected the number of servers, or the GPUs of each server"),
         ("grpo", {"rollout": {"engine_servers": [[1], [2, 1]]}}, "each GPU once"),
         ("grpo", {"rollout": {"engine_servers": [1, 2]}}, "engine_servers"),
         (
@@ -165,10 +177,10 @@ def test_settings_of_vllm_become_its_options() -> None:
         (
             "grpo",
             {"rollout": {"ahead": 1, "engine_args": {"sleep": True}}},
-            "engine_args.sleep: with ahead = 1 the servers sample while it trains. Use one of the two",
+            "engine_args.sleep: with ahead = 1, the servers sample during training. Use one of the two",
         ),
         ("grpo", {"rollout": {"engine_args": {"sleep": 2}}}, "engine_args.sleep = 2: expected true or false"),
-        ("grpo", {"rollout": {"engine_args": {"enable-sleep-mode": True}}}, "the key sleep decides it"),
+        ("grpo", {"rollout": {"engine_args": {"enable-sleep-mode": True}}}, "the key `sleep` sets it"),
         ("grpo", {"rollout": {"engine": "sglang"}}, "engine"),
         ("grpo", {"rollout": {"ahead": 2}}, "ahead"),
     ],
@@ -179,7 +191,7 @@ def test_what_cannot_be_is_refused(algorithm: str, over: dict[str, Any], said: s
 
 
 def test_a_sampling_without_training_cannot_sleep() -> None:
-    with pytest.raises(ParamsError, match=r"engine_args\.sleep: no training takes turns with this sampling"):
+    with pytest.raises(ParamsError, match=r"engine_args\.sleep: it only works in a rollout"):
         check(EvaluateConfig, {"engine": "vllm", "engine_args": {"sleep": True}}, where="evaluate.settings")
 
 
@@ -189,7 +201,7 @@ def test_servers_with_memory_of_their_own_cannot_sleep(hosts: str, monkeypatch: 
     monkeypatch.setenv(HOSTS, hosts)
     model = tiny_model()
     sampled = SampledModel(model, Path(), None, Runtime(DeviceParams(device="cpu")))  # type: ignore[arg-type]
-    said = "server on another host has nothing to give back" if hosts else r"GPUs \[1\], which training does not use"
+    said = "server on another host has no memory to free" if hosts else r"GPUs \[1\], which training does not use"
     opened = ENGINES["vllm"].open(sampled, SamplingParams(rows=8), 64, "rollout", {"sleep": True}, [[1]])
     with pytest.raises(EngineError, match=said), opened:
         pass

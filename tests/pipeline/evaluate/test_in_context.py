@@ -70,13 +70,13 @@ def test_no_turns_are_no_context(text: ChatText) -> None:
 
 def test_an_example_may_not_be_a_prompt_that_is_measured(text: ChatText) -> None:
     known = [{"role": "user", "content": "2+3"}, EXAMPLE[1]]
-    with pytest.raises(DataError, match=r"t: an example is a prompt that is measured, p: '2\+3'.*Take examples from"):
+    with pytest.raises(DataError, match=r"t: an example is also an evaluation prompt, p: '2\+3'.*Take examples from"):
         encode_in_context(text, [prompt()], turns(*known), "t")
 
 
 @pytest.mark.parametrize("given", [EXAMPLE[:1], EXAMPLE[::-1], [*EXAMPLE, SYSTEM], [SYSTEM, SYSTEM, *EXAMPLE]])
 def test_turns_that_no_prompt_can_follow_are_refused(given: list[Message]) -> None:
-    with pytest.raises(ParamsError, match=r"t\.context.*no prompt can follow.*user and assistant in turn"):
+    with pytest.raises(ParamsError, match=r"t\.context.*a prompt cannot follow.*alternating user and assistant turns"):
         check(EvaluateRun, {**INPUTS, "context": given}, where="t")
 
 

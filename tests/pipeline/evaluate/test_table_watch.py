@@ -104,7 +104,7 @@ def test_a_line_says_once_that_both_answers_of_most_pairs_have_fallen(
     assert measure().figures["heldout_both_fell"] > 0.5
     measure()
     said = capsys.readouterr().err
-    assert said.count("both answers are less likely than at the start") == 1 and "optimizer.lr" in said
+    assert said.count("both answers became less likely than at the start") == 1 and "optimizer.lr" in said
 
 
 def watched(folder: Path, name: str, place: Path, params: TableWatch) -> tuple[TrainingRun, Any]:
@@ -159,7 +159,7 @@ def test_the_rows_are_the_same_ones_each_time_and_two_are_needed(tmp_path: Path)
         ({"reward": {"model": 1.0}}, "reward 'model'"),
         ({"reward": {"correct": {"weight": 1.0, "normalise": True}}}, "normalise"),
         ({"prompts": 5}, "watch.prompts: unknown key"),
-        ({"metrics": ["format"]}, "metrics are measured of samples, which only a `reward` asks for"),
+        ({"metrics": ["format"]}, "metrics need samples, which are only drawn if `reward` is set"),
         ({"reward": {"correct": 1.0}, "metrics": ["model"]}, "reward 'model' needs a reward model"),
         ({"reward": {"correct": 1.0, "format": 0.0}}, "format: with weight 0 it is a metric"),
         ({"patience": 0}, "watch.patience"),

@@ -292,9 +292,9 @@ def test_few_held_out_prompts_are_noted_and_an_error_of_memory_names_its_key(
     [
         ({"watch": {"every": 0}}, "watch.every"),
         ({"watch": {"reward": {"correct": {"weight": 1.0, "normalise": True}}}}, "watch.reward.correct has normalise"),
-        ({"watch": {"reward": {"model": 1.0}}}, "a reward model is named where the reward `model` is"),
+        ({"watch": {"reward": {"model": 1.0}}}, "reward_model and the reward `model` need each other"),
         ({"watch": {"reward": {"correct": 1.0, "format": 0.0}}}, "format: with weight 0 it is a metric"),
-        ({"watch": {"metrics": ["model"]}}, "a reward model is named where the reward `model` is"),
+        ({"watch": {"metrics": ["model"]}}, "reward_model and the reward `model` need each other"),
         ({"watch": {"split": "test"}}, "watch.split: unknown key"),
     ],
 )

@@ -102,16 +102,20 @@ def test_a_run_with_the_short_form_and_options_of_the_rows_choice() -> None:
         ("dapo", {"kl": {"beta": 0.1}}, ".kl.beta: not an option of type none. It belongs to type loss, reward_token"),
         ("grpo", {"update": {"delta": 0.1}}, ".update.delta: not an option of type adamw. It belongs to type trpo"),
         ("cispo", {"surrogate": {"high": -0.2}}, "edge 1 + high at 0.8, so samples of the policy itself"),
-        ("grpo", {"kl": {"horizon": 7}}, "horizon is read only with a target. Remove horizon, or set target"),
-        ("grpo", {"kl": {"end": 0.0}}, "end and steps are read together. Set both, or neither"),
-        ("grpo", {"kl": {"end": 0.0, "steps": 3, "target": 1.0}}, "follows a target or goes to an end. Remove one"),
-        ("grpo", {"surrogate": {"high_end": 0.1}}, "low_end or high_end and steps are read together. Set both, or"),
-        ("grpo", {"surrogate": {"steps": 3}}, "low_end or high_end and steps are read together. Set both, or neither"),
+        ("grpo", {"kl": {"horizon": 7}}, "horizon only works with a target. Remove horizon, or set target"),
+        ("grpo", {"kl": {"end": 0.0}}, "end and steps only work together. Set both, or neither"),
+        ("grpo", {"kl": {"end": 0.0, "steps": 3, "target": 1.0}}, "`target` and `end` both change beta. Remove one"),
+        ("grpo", {"surrogate": {"high_end": 0.1}}, "low_end or high_end and steps only work together. Set both, or"),
+        ("grpo", {"surrogate": {"steps": 3}}, "low_end or high_end and steps only work together. Set both, or neither"),
         ("gspo", {"surrogate": {"high_end": 0.0, "steps": 3}}, "so samples of the policy itself"),
-        ("cispo", {"surrogate": {"low_end": 0.1, "steps": 3}}, "low_end is set, and low is null, where no line begins"),
+        (
+            "cispo",
+            {"surrogate": {"low_end": 0.1, "steps": 3}},
+            "low_end is set but low is null, so there is no start value",
+        ),
         ("sapo", {"surrogate": {"high_end": 0.1, "steps": 3}}, "high_end"),
-        ("ppo", {"kl": {"beta": 0.0, "target": 1.0}}, "from 0 it never moves. Use a beta above 0"),
-        ("rest", {"select": {"quantiles": [0.9, 0.5]}}, ".select: quantiles must lie in [0, 1) and must not fall"),
+        ("ppo", {"kl": {"beta": 0.0, "target": 1.0}}, "a beta of 0 would stay 0. Use a beta above 0"),
+        ("rest", {"select": {"quantiles": [0.9, 0.5]}}, ".select: quantiles must lie in [0, 1) and must not decrease"),
         (
             "raft",
             {"select": "best_against_worst"},
@@ -120,7 +124,7 @@ def test_a_run_with_the_short_form_and_options_of_the_rows_choice() -> None:
         ("raft", {"mixture": 0.5}, ".mixture: unknown key"),
         ("gkd", {"own": 1.5}, ".own = 1.5: input should be less than or equal to 1"),
         ("context_distill", {"context": " "}, "context is blank"),
-        ("grpo", {"correction": 2.0}, ".correction: a number was the cap of the weights. Write {type: trunc"),
+        ("grpo", {"correction": 2.0}, ".correction: a plain number is no longer accepted; it was the upper bound"),
         ("grpo", {"correction": {"type": "mask", "high": 0.9}}, ".correction.high = 0.9: input should be greater"),
         ("grpo", {"correction": {"high": 2.0}}, "belongs to type truncate, mask, reject"),
         ("exo", {"loss": {"label_smoothing": 0.0}}, ".loss.label_smoothing = 0.0: input should be greater than 0"),
@@ -159,8 +163,8 @@ def test_a_combination_that_means_nothing_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("name", "over", "because"),
     [
-        ("online_dpo", {"loss": "kto"}, "takes single answers"),
-        ("online_dpo", {"parts": 2}, "is for a table of pairs"),
+        ("online_dpo", {"loss": "kto"}, "needs single answers"),
+        ("online_dpo", {"parts": 2}, "only works with a table of pairs"),
         ("ipo_md", {"reference": False}, "mixture samples with the reference"),
     ],
 )
@@ -172,8 +176,8 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
     replay = {"rollout": {"replay": {"groups": 2}}}
     for algorithm, over, because in (
         ("rloo", replay, "no ratio to correct"),
-        ("trpo", replay, "earlier rounds have others"),
-        ("ppo_penalty", replay, "earlier rounds have others"),
+        ("trpo", replay, "earlier rounds used other policies"),
+        ("ppo_penalty", replay, "earlier rounds used other policies"),
         ("grpo", {"rollout": {"group_size": 1}}, "compares siblings"),
         ("nash_md", {"rollout": {"group_size": 1}}, "compares siblings"),
         (
@@ -185,7 +189,7 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
         ("trpo", {"activations": "recompute"}, "differentiates twice"),
         ("trpo", {"compile": True}, "differentiates twice"),
         ("trpo", {"advantage": "gae", "optimizer": {"critic_first": 0.1}}, "moves the policy in each step"),
-        ("grpo", {"text": {"rows": 2}}, "read only where ptx is above 0"),
+        ("grpo", {"text": {"rows": 2}}, "text is only used if ptx is above 0"),
         ("grpo", {"ptx": 1.0}, "ptx trains on a corpus"),
         ("grpo", {"corpus": "two_step/corpus"}, "ptx trains on a corpus"),
         ("grpo", {"reward_model": "reward/main"}, "where the reward `model` is"),

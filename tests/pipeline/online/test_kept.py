@@ -224,7 +224,7 @@ def test_stored_rollouts_have_them_and_others_have_no_such_columns(folder: Path,
         logp, _ = score_tokens(load_policy(folder), pack(rows))
     torch.testing.assert_close(logp, torch.tensor(first["logps"].explode().to_list()), rtol=0, atol=1e-4)
     other = StoredRollouts(tmp_path / "raft/rollouts", "offline")
-    with pytest.raises(DataError, match="do not have the tokens that top_p and top_k left"):
+    with pytest.raises(DataError, match="do not record the tokens that top_p and top_k allowed"):
         logged_rollouts(other.table(), other.summary, other.summary["vocabulary"], "here", grouped=True)
 
 
@@ -235,7 +235,7 @@ def test_a_sampler_that_does_not_say_them_is_refused(folder: Path) -> None:
 
     model, tokenizer = posttrain.load_model(folder)
     sampler = Plain(model, ChatText(tokenizer, "tokenizer", []).stops, RUNTIME)
-    with pytest.raises(DataError, match="do not say which tokens top_p and top_k left"):
+    with pytest.raises(DataError, match="do not record which tokens top_p and top_k allowed"):
         posttrain.train_online(
             model, tokenizer, PROMPTS, even_tokens, sampler=sampler, settings=settings_of({"top_k": 3})
         )

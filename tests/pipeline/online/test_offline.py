@@ -36,12 +36,16 @@ def run_of(algorithm: str = "grpo", **over: Any) -> OfflineRun:
 @pytest.mark.parametrize(
     ("algorithm", "over", "expected"),
     [
-        ("grpo", {"correction": "none"}, "offline.runs.a.correction = none: the rollouts are of other policies"),
+        ("grpo", {"correction": "none"}, "offline.runs.a.correction = none: the rollouts come from other policies"),
         ("dapo", {}, "Set resample: 0 and overlong: null"),
         ("gdpo", {}, "an advantage over each reward needs the weights of the rewards"),
         ("trpo", {}, "Use update adamw"),
         ("grpo", {"data": "sft/main"}, "offline.runs.a.data"),
-        ("grpo", {"template": {"enable_thinking": False}}, "template is not read: stored rollouts have their tokens"),
+        (
+            "grpo",
+            {"template": {"enable_thinking": False}},
+            "template has no effect, because stored rollouts contain tokens",
+        ),
     ],
 )
 def test_what_rollouts_cannot_give_is_refused(algorithm: str, over: dict[str, Any], expected: str) -> None:
@@ -109,7 +113,7 @@ def test_an_epoch_has_every_scored_rollout_with_its_own_numbers(
     scored = stored.table().filter(pl.col("reward").is_not_null())
     columns = ("completion_ids", "reward", "logps")
     assert sorted(found) == sorted((tuple(a), b, tuple(c)) for a, b, c in scored.select(columns).iter_rows())
-    with pytest.raises(DataError, match="sampled with another tokenizer"):
+    with pytest.raises(DataError, match="sampled with a different tokenizer"):
         logged_rollouts(stored.table(), stored.summary, "other", "here", grouped=True)
 
 

@@ -184,7 +184,7 @@ def test_a_limit_keeps_figures_of_all_and_text_of_the_first_rounds(
     limit = first + 24 * 160 + 2000.0
     made = logged(folder, tmp_path / "limited", monkeypatch, [0.7], limit=limit)
     printed = capsys.readouterr()
-    assert "may take up to" in printed.out and "rollouts_gb" in printed.err
+    assert "may need up to" in printed.out and "rollouts_gb" in printed.err
     table = read_table(made / "part-00000.parquet", "training_rollouts")
     assert table.height == ROWS and json.loads((made / "run.json").read_text())["text_ends_at_round"] == 1
     assert table.filter(pl.col("completion_ids").is_null())["round"].unique().to_list() == [1, 2]

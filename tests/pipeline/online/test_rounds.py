@@ -64,8 +64,8 @@ GIVEN = {"start": "base/a", "data": "a/prompts", "corpus": "none", "reward_model
 @pytest.mark.parametrize(
     ("algorithm", "reward", "said"),
     [
-        ("gdpo", {"correct": 1.0, "format": {"gate": True}}, "'format' is a gate, and advantage 'gdpo' compares each"),
-        ("dapo", {"correct": {"normalise": True}, "format": 0.2}, "'correct' is normalised over a round, and resample"),
+        ("gdpo", {"correct": 1.0, "format": {"gate": True}}, "'format' is a gate, but advantage 'gdpo' compares each"),
+        ("dapo", {"correct": {"normalise": True}, "format": 0.2}, "'correct' is normalised over a round, but resample"),
     ],
 )
 def test_rewards_that_do_not_fit_how_they_are_compared_are_refused(

@@ -102,7 +102,7 @@ def test_another_tokenizer_is_refused(models: tuple[Path, Path], teacher: Served
         load_tokenizer(tmp_path), "sft/main",
     )  # fmt: skip
     rows = [TokenRow([260, 261], list(range(262, 277)))]
-    with pytest.raises(ParamsError, match="the teacher's tokenizer is not that of sft/main"):
+    with pytest.raises(ParamsError, match="the teacher's tokenizer differs from that of sft/main"):
         asked(rows)
 
 
@@ -120,7 +120,7 @@ def test_one_that_is_down_ends_the_run_with_its_address(models: tuple[Path, Path
     asked = asks(teacher, models[1], 5, retries=1)
     asked(ROWS)
     teacher.end(signal.SIGKILL)
-    with pytest.raises(ModelError, match="gives no log-probs") as error:
+    with pytest.raises(ModelError, match="returned no log-probs") as error:
         asked(ROWS)
     assert teacher.url in str(error.value) and KEY not in str(error.value)
 
@@ -235,7 +235,7 @@ def test_a_run_continues_after_its_teacher_was_away(
     away = {"url": f"http://127.0.0.1:{port}/v1", "model": str(models[1]), "key": "TEACHER_KEY", "retries": 0}
     folder = project(tmp_path / "away", models, {"teacher": "none", "served": away})
     done = train(folder)
-    assert done.returncode != 0 and "gives no log-probs (infrastructure:" in done.stdout, done.stdout
+    assert done.returncode != 0 and "returned no log-probs (infrastructure:" in done.stdout, done.stdout
     assert "Traceback" not in done.stdout and not (folder / "models/distill/x").exists()
     os.environ.pop("TEACHER_KEY", None)
     here = serve(models[1], POSTTRAIN_SERVE_KEY=KEY)

@@ -25,7 +25,7 @@ def child(folder: Path, body: str) -> Path:
 
 def test_another_version_is_refused() -> None:
     assert fault(sys.executable, ["pytest"], "pytest", "0.1") == (
-        f"{sys.executable} has pytest {pytest.__version__}, and posttrain speaks with 0.1"
+        f"{sys.executable} has pytest {pytest.__version__}, but posttrain supports 0.1"
     )
 
 

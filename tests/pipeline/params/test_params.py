@@ -230,11 +230,11 @@ distill:
         ),
         (
             f"{TEACHERS}\ndistill: {{runs: {{t: {{{TAUGHT}, teacher: reward/both, weights: {{a: 1.0, b: 2.0}}}}}}}}",
-            "distill.runs.t.weights name a, b, and the teachers are dpo, a. Give each a weight",
+            "distill.runs.t.weights has a, b, but the teachers are dpo, a. Give each teacher a weight",
         ),
         (
             f"distill: {{runs: {{t: {{{TAUGHT}, teacher: online/a, weights: {{dpo: 1.0}}}}}}}}",
-            "distill.runs.t.weights name dpo, and the teachers are a. Give each a weight",
+            "distill.runs.t.weights has dpo, but the teachers are a. Give each teacher a weight",
         ),
         (
             f"{TWO}\nonline: {{runs: {{a: {{start: reward/both}}}}}}",
@@ -368,7 +368,7 @@ def test_a_variable_that_the_template_does_not_read_is_found_before_anything_run
     Path("custom").mkdir()
     Path("custom/chat.jinja").write_text("{% for one in messages %}{{ one.content }}{% endfor %}{{ mode }}")
     change(f"base: {{hub: {{m: {{{HUB}, chat_template: custom/chat.jinja, template: {{mode: 1, moode: 2}}}}}}}}")
-    assert "base.hub.m.template: the chat template does not read moode. Remove it." in mistakes()
+    assert "base.hub.m.template: the chat template does not use moode. Remove it." in mistakes()
     assert "does not read mode" not in mistakes()
     change(f"base: {{hub: {{m: {{{HUB}, template: {{messages: 2}}}}}}}}")
     assert "messages means something else in a template" in mistakes()
@@ -395,24 +395,24 @@ def test_a_set_of_models_that_write_is_a_teacher() -> None:
         ("teacher: online/a, weights: {a: 0.0}", "greater than 0"),
         ("teacher: online/a, teacher_coef: 0.0", "greater than 0"),
         ("teacher: online/a, corpus: two_step/corpus, ptx: 1.0", "corpus"),
-        ("teacher: online/a, update: trpo, surrogate: importance", "bounded by the policy's loss alone. Use adamw"),
+        ("teacher: online/a, update: trpo, surrogate: importance", "bounded only by the policy's loss. Use adamw"),
         (
             "teacher: none, served: {url: 'http://127.0.0.1:1', model: m}, weights: {served: 1.0}",
-            "weights share the divergence among teachers, and served is the only one. Remove them",
+            "weights share the divergence among teachers, but served is the only teacher. Remove them",
         ),
         ("teacher: none, served: {model: m}", "distill.runs.t.served.url is missing. Write base URL of the endpoint"),
         ("teacher: none, served: {}", "distill.runs.t.served = {}: give at least one"),
         (
             "teacher: none, served: {url: 'http://127.0.0.1:1/v1', model: m, body: {prompt_logprobs: 3}}",
-            "served.body: prompt_logprobs: the key top decides it. Remove it",
+            "served.body: prompt_logprobs: the key top sets it. Remove it",
         ),
         (
             "teacher: none, served: {url: 'http://127.0.0.1:1/v1/chat/completions', model: m}",
-            "served.url: what follows /v1 is added to it. Write http(s)://HOST[:PORT]/v1",
+            "served.url: posttrain adds the path after /v1. Write http(s)://HOST[:PORT]/v1",
         ),
         (
             "teacher: none, served: {url: 'http://127.0.0.1:1', model: m}, weights: {a: 1.0}",
-            "distill.runs.t.weights name a, and the teachers are served. Give each a weight",
+            "distill.runs.t.weights has a, but the teachers are served. Give each teacher a weight",
         ),
         (
             "teacher: online/a, algorithm: ppo, critic: reward_model, reward_model: reward/main, reward: {model: 1.0}",
@@ -457,20 +457,20 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
             "online: {runs: {a: {reward: {corect: 1.0}}}}",
             "online.runs.a.reward: unknown reward 'corect' (your own: ",
         ),
-        ("online: {runs: {a: {reward: {correct: 0.0}}}}", "online.runs.a.reward: no reward has a weight other than 0"),
+        ("online: {runs: {a: {reward: {correct: 0.0}}}}", "online.runs.a.reward: all rewards have weight 0"),
         (
             "data: {samples: {compared: {reward: {x: 1.0}}}}",
             "data.samples.compared.reward: unknown reward 'x' (your own: ",
         ),
         (
             "online: {runs: {a: {reward: {model: 1.0}}}}",
-            "a reward model is named where the reward `model` is, and only there",
+            "reward_model and the reward `model` need each other",
         ),
         ("online: {runs: {a: {corpus: two_step/corpus}}}", "ptx trains on a corpus. Set both, or corpus: none"),
         ("online: {runs: {a: {surrogate: {hih: 1.0}}}}", "online.runs.a.surrogate.hih: unknown key. Did you mean"),
         (
             "online: {runs: {a: {algorithm: trpo, rollout: {sampling: {top_p: 0.9}}}}}",
-            "rollout.sampling: top_p and top_k sample from some tokens",
+            "rollout.sampling: top_p and top_k exclude tokens",
         ),
         (
             "online: {runs: {a: {penalty: exact, rollout: {sampling: {top_k: 5}}}}}",
@@ -515,9 +515,9 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
         ("online: {runs: {a: {rollout: {replay: true}}}}", "replay = True: give KEY: VALUE pairs. Known here: groups,"),
         (
             "sft: {runs: {main: {template: {x: 'False'}}}}",
-            "x = 'False' is a text, which templates take for true; write",
+            "x = 'False' is a text, which templates treat as true; write",
         ),
-        ("online: {runs: {a: {rollout: {sampling: {top_k: 1}}}}}", "top_k = 1: a token that is drawn from one has the"),
+        ("online: {runs: {a: {rollout: {sampling: {top_k: 1}}}}}", "top_k = 1: a token drawn from a single token has"),
     ],
 )
 def test_a_wrong_setting_is_named(text: str, words: str) -> None:

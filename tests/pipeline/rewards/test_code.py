@@ -319,7 +319,7 @@ def test_a_command_of_the_users_starts_each_program(
 
 
 def test_a_command_that_is_missing_or_starts_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RewardError, match="'kernal' is neither kernel, none nor a command of this machine"):
+    with pytest.raises(RewardError, match="'kernal' must be kernel, none or a command on this machine"):
         score("", PAIRS, sandbox="kernal")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     (tmp_path / "broken").write_text("#!/bin/sh\necho 'no such image' >&2\nexit 125\n")

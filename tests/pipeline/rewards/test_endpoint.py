@@ -59,7 +59,7 @@ def test_several_outputs_need_a_label(endpoint: Endpoint) -> None:
     endpoint.does(then="say [0.25, -3]")
     assert [values(served_by(endpoint, label=nth)(said("x"))) for nth in (0, 1)] == [[0.25], [-3.0]]
     for label, wrong in (
-        (None, "label = null, and the model gives 2.*Set label.*0 to 1"),
+        (None, "label = null, but the model has 2.*Set label.*0 to 1"),
         (2, "label = 2, and.* 2 out"),
     ):
         with pytest.raises(RewardError, match=f"online.runs.a.reward.endpoint: {wrong}"):
@@ -130,7 +130,7 @@ def test_the_secret_goes_to_the_endpoint_and_into_no_message(
     (refused,) = model(said("z"))
     assert refused.status == "error" and refused.reason == "HTTP 400: too long for Bearer ***"
     endpoint.does(then=f"redirect http://localhost:{endpoint.port}/classify")
-    with pytest.raises(RewardError, match="redirects, which is not followed"):
+    with pytest.raises(RewardError, match="posttrain does not follow its redirect"):
         model(said("x"))
     assert len(endpoint.log) == 1
     for wrong in ({"key": SECRET}, {"url": f"http://me:{SECRET}@h/classify"}, {"url": f"http://h/?key={SECRET}"}):

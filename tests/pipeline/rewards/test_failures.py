@@ -75,7 +75,7 @@ def test_a_run_ends_where_failures_pass_the_limit(texts: Sequence[str], ends: bo
     reward = reward_of(by_text)
     rollouts = reward.score([rollout_of(text) for text in texts])
     if ends:
-        with pytest.raises(RewardError, match=r"12% of the last 40 are more than max_failed = 0\.1\. Fix the reward"):
+        with pytest.raises(RewardError, match=r"12% of the last 40 exceed max_failed = 0\.1\. Fix the reward"):
             limit(reward).check(rollouts)
     else:
         assert len(limit(reward).check(rollouts)) == 36
@@ -85,7 +85,7 @@ def test_a_round_without_any_score_ends_whatever_the_limit_is() -> None:
     reward = reward_of(by_text)
     counted = limit(reward, 0.99)
     counted.check(reward.score([rollout_of("1")] * 40))
-    with pytest.raises(RewardError, match=r"2 of 2 .*Nothing is left to learn from or to measure, whatever max_failed"):
+    with pytest.raises(RewardError, match=r"2 of 2 .*Nothing is left to train on or to measure, whatever max_failed"):
         counted.check(reward.score([rollout_of("down")] * 2))
 
 

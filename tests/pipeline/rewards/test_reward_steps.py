@@ -121,7 +121,7 @@ def test_rewards_of_steps_are_placed_at_their_ends(folder: Path) -> None:
     assert placed_terms({"halves": term.model_copy(update={"normalise": True})}) == {}
     values = rewards_by_token("halves", term, replace(rollout, scores={"halves": score}))
     assert values[1] == 1.0 and values[-1] == 2.0 and sum(values) == 3.0
-    with pytest.raises(RewardError, match="stored ones, which do not keep them"):
+    with pytest.raises(RewardError, match="stored rollouts have no steps"):
         rewards_by_token("halves", term, replace(rollout, scores={"halves": Score(1.5)}))
     assert Score(*score.plain).plain == score.plain
     for unread, sums in ((Score(0.0, "unparseable"), 0.0), (Score(0.0), 0.0), (Score(-0.5, "unparseable"), -1.0)):
@@ -233,9 +233,9 @@ def test_a_step_that_only_failed_scores_could_pass_is_left_out(
     assert True in expected and False in expected and len(expected) < len(given) - 1, "else it would prove nothing"
     lasts = {step.place: step for step in found}
     assert [step.right for step in found if step != lasts[step.place]] == expected
-    assert "completions could not be scored, the first by reward 'own' (timeout" in capsys.readouterr().err
+    assert "completions could not be scored; the first failed in reward 'own' (timeout" in capsys.readouterr().err
     given.clear()
-    with pytest.raises(RewardError, match=r"are more than max_failed = 0\.05"):
+    with pytest.raises(RewardError, match=r"exceed max_failed = 0\.05"):
         labelled_by(folder, score, 0.05)
 
 

@@ -132,7 +132,7 @@ def test_prompts_whose_answer_cannot_be_read_are_left_out_aloud(capsys: pytest.C
 
 
 def test_a_reward_that_nobody_can_win_is_refused() -> None:
-    with pytest.raises(DataError, match="no prompt has one"):
+    with pytest.raises(DataError, match="no prompt has an answer"):
         scorable_prompts(terms(correct=1.0, format=0.2), numbered("", ""), "data/prompts.parquet")
     assert kept(scorable_prompts(terms(model=1.0), numbered("", "B"), "")) == {"p0", "p1"}
     assert kept(scorable_prompts(terms(correct=0.0, format=1.0), numbered(""), "")) == {"p0"}
@@ -153,7 +153,7 @@ def test_completions_none_of_which_can_be_read_are_refused(capsys: pytest.Captur
         check_scorable(given, scored(given, *texts, truncated=truncated), "pairs")
 
     unread = "It is seven.", "7"
-    with pytest.raises(DataError, match=r"none of 2 completions can be read by 'correct': .*`#### N`;.*'It is"):
+    with pytest.raises(DataError, match=r"none of 2 completions could be scored by 'correct': .*`#### N`;.*'It is"):
         checked(terms(correct=1.0), *unread)
     with pytest.raises(DataError, match=r"2 of 2 are truncated: raise sampling\.max_tokens"):
         checked(terms(format=1.0), "7 and", "8 and", truncated=True)
@@ -267,7 +267,11 @@ def test_the_first_completions_of_a_run_must_be_readable(capsys: pytest.CaptureF
     patient.completions(unread)
     resumed = watch()
     resumed.load(patient.tensor())
-    with pytest.raises(DataError, match=r"online.runs.grpo: none of 64 completions can be .*`#### N`.*'seven'.*sft"):
+    with pytest.raises(
+        DataError,
+        match=r"online.runs.grpo: none of 64 completions could be scored .*`#### "
+        r"N`.*'seven'.*sft",
+    ):
         resumed.completions(unread)
     patient.completions([*scored(given, "#### 3"), *unread])
     for _ in range(9):

@@ -132,11 +132,11 @@ def test_a_template_matches_the_whole_completion() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tags": ["think"], "template": "x"}, "tags and template are two forms"),
+        ({"tags": ["think"], "template": "x"}, "tags and template exclude each other"),
         ({"tags": []}, "different names"),
         ({"tags": ["<think>"]}, "without < and >"),
         ({"tags": ["a", "A"]}, "different names"),
-        ({"empty": "allow"}, "empty is read only with tags"),
+        ({"empty": "allow"}, "empty only works with tags"),
         ({"template": "(a"}, "is not a regular expression (missing )"),
         ({"tag": ["a"]}, "Did you mean 'tags'?"),
     ],
@@ -206,7 +206,7 @@ def test_a_completion_without_words_has_no_language() -> None:
     for text in ("", "2 + 2 = 4", "x = y", "```\nall of it\n```", "\\alpha", "𝐚𝐛𝐜"):
         (score,) = scored("language", text, script="latin")
         assert (score.value, score.status) == (0.0, "unparseable")
-    with pytest.raises(ParamsError, match=r"'latn' is not a script, .* Did you mean 'latin'"):
+    with pytest.raises(ParamsError, match=r"'latn' is not a supported script, .* Did you mean 'latin'"):
         summed("language", script="latn")
     with pytest.raises(ParamsError, match="script is empty"):
         summed("language", script=[])
@@ -250,7 +250,7 @@ def test_a_shorter_completion_below_a_limit_is_never_worse(limit: int, count: in
     [
         ({}, "give either target or limit"),
         ({"target": 4, "limit": 8}, "give either target or limit"),
-        ({"limit": 8, "width": 2}, "width is read only with target"),
+        ({"limit": 8, "width": 2}, "width only works with target"),
     ],
 )
 def test_a_length_needs_one_aim(options: dict[str, Any], said: str) -> None:

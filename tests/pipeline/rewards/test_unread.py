@@ -188,11 +188,11 @@ def test_completions_that_cannot_be_read_stop_pairs_and_online_runs(folder: Path
     prompts(*"1234567")
     with pytest.raises(
         DataError,
-        match=r"data\.samples\.compared: none of 28 completions can be read by 'correct' and 'format'",
+        match=r"data\.samples\.compared: none of 28 completions could be scored by 'correct' and 'format'",
     ):
         sampled_pairs()
     assert not (folder / "data/compared").exists()
-    with pytest.raises(DataError, match=r"online\.runs\.grpo: none of 64 completions can be read"):
+    with pytest.raises(DataError, match=r"online\.runs\.grpo: none of 64 completions could be scored"):
         online()
     assert not (folder / "models/online").exists()
 

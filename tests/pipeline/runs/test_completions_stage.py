@@ -86,5 +86,5 @@ def test_errors_do_not_quote_text_that_is_not_stored() -> None:
         .replace("reward_model: none}\n  pol", "reward_model: none, completions: none}\n  pol")
     )
     Path("params.yaml").write_text(text)
-    with pytest.raises(DataError, match="the message may quote a text"), completions_of("completions@a"):
+    with pytest.raises(DataError, match="it may quote a text"), completions_of("completions@a"):
         raise DataError(what="the row 'secret' is wrong", where="data/mine", fix="Fix it")

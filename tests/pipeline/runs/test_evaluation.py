@@ -26,7 +26,7 @@ def test_samples() -> None:
     assert found.split == "test" and found.must_not_fall == ["format"]
     with pytest.raises(ParamsError, match="must_not_fall: 'length' is not measured"):
         settings(must_not_fall=["length"])
-    with pytest.raises(ParamsError, match="a reward model is named where the reward `model` is"):
+    with pytest.raises(ParamsError, match="reward_model and the reward `model` need each other"):
         settings(reward_model="reward/main")
 
 

@@ -38,6 +38,6 @@ def test_a_run_is_the_settings_of_a_call_and_names(algorithm: str) -> None:
 
 
 def test_a_reward_model_is_named_where_it_counts() -> None:
-    assert "a reward model is named where the reward `model` is" in said({"reward_model": "reward/main"})
+    assert "reward_model and the reward `model` need each other" in said({"reward_model": "reward/main"})
     assert "critic = reward_model: set reward_model to a model" in said({"critic": "reward_model"}, "ppo")
     assert "ptx trains on a corpus" in said({"ptx": 0.1})

@@ -39,7 +39,7 @@ def workspace(own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_rewards_of_a_run() -> None:
     with pytest.raises(ParamsError, match="reward"):
         check(RegradeRun, NAMES, where="regrade.runs.a")
-    with pytest.raises(ParamsError, match="no reward has a weight other than 0"):
+    with pytest.raises(ParamsError, match="all rewards have weight 0"):
         check(RegradeRun, {**NAMES, "reward": {"format": 0.0}}, where="regrade.runs.a")
     with pytest.raises(ParamsError, match="reward_model"):
         check(RegradeRun, {**NAMES, "reward": {"model": 1.0}}, where="regrade.runs.a")

@@ -65,7 +65,7 @@ def test_the_test_file_alone_is_a_table_of_test_prompts(test: str) -> None:
     assert set(tables["prompts"]["split"]) == {"test"} and questions(tables["prompts"], "test", "prompt") == TEST
     assert tables["chat"].height == 60 and set(tables["chat"]["split"]) == {"train", "heldout"}
     with pytest.raises(
-        DataError, match=r"data/gsm8k/prompts.parquet: it has no training prompts, only test. Name a file"
+        DataError, match=r"data/gsm8k/prompts.parquet: it has no training prompts, only test. Add a file"
     ):
         training_prompts(tables["prompts"], Path("data/gsm8k/prompts.parquet"))
 

@@ -74,7 +74,7 @@ def test_failures_say_what_to_do(hub: Hub) -> None:
         ("gated", "", COMMIT): f"'org/gated' is gated. Accept its terms at {page}gated, then log in with `hf auth lo",
         ("terms", TOKEN, COMMIT): f"'org/terms' is gated. Accept its terms at {page}terms with the account of your to",
         ("private", SECRET, COMMIT): "the Hub refuses your token: it is invalid or has expired. Log in again with",
-        ("private", TOKEN, OTHER): f"'org/private' has no commit {OTHER}. Take the commit from {page}private/commits/",
+        ("private", TOKEN, OTHER): f"'org/private' has no commit {OTHER}. Copy the commit from {page}private/commits/",
         ("broken", "", COMMIT): "the Hub refuses the ",
     }
     cases = [
@@ -112,7 +112,7 @@ def test_a_limit_reads_only_what_it_needs_and_gives_the_same_rows(hub: Hub) -> N
         "HF_HUB_OFFLINE is set, and commit fffffff of the data set 'org/name' is not in the cache. Run once without"
     )
     assert expected in moved["error"], "the newest commit of the cache is another one"
-    assert "is not in the cache. Run once without it, or download the model elsewhere and name its" in model["error"]
+    assert "is not in the cache. Run once without it, or download the model elsewhere and list its" in model["error"]
 
 
 def write_long(folder: Path, files: int) -> int:

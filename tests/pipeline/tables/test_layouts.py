@@ -197,7 +197,7 @@ def test_what_would_be_lost_of_a_row_is_refused() -> None:
         load([{"prompt": twice, "completion": "c", "system": "d"}], "chat")
     tools = [{"type": "function", "function": {"name": "add"}}]
     for kind, row in {"pairs": {"chosen": "b", "rejected": "c"}, "prompts": {"answer": "b"}}.items():
-        with pytest.raises(TableError, match=f"'tools' would be lost: {kind} have none"):
+        with pytest.raises(TableError, match=f"'tools' would be lost: {kind} have no tools"):
             load([{"prompt": "a", **row, "tools": tools}], kind)
     load([{"prompt": "a", "answer": "b", "info": {"tools": tools}, "tools": tools}], "prompts")
 

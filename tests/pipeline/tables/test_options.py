@@ -155,12 +155,12 @@ def test_a_call_with_null_content_is_read_as_openai_writes_it() -> None:
             calling(call(id="c1"), {"tool_call_id": "c2"}),
             "turn 3 answers the call 'c2', which the assistant's turn before",
         ),
-        (calling(call("sub"), {}), "turn 2 calls 'sub', which 'tools' does not have (add); add it"),
+        (calling(call("sub"), {}), "turn 2 calls 'sub', which is not in 'tools' (add); add it"),
         (calling(call(arguments="[1"), {}), "has the tool call"),
         (calling(call(id=3), {}), "has the call id 3; give a text"),
         (
             {"messages": calling(call(id="c"), {"tool_call_id": "c"})["messages"] * 2, "tools": TOOLS},
-            "turn 6 has the call id 'c', which is there twice",
+            "turn 6 has the call id 'c', which occurs twice",
         ),
     ],
 )

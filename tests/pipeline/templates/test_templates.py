@@ -205,7 +205,7 @@ def _turn_starts(row: TokenRow) -> list[tuple[list[int], int]]:
 def test_a_thought_without_thinking_is_refused() -> None:
     said = talk(["1+1?", "2"])
     said[1]["reasoning_content"] = "One and one."
-    with pytest.raises(DataError, match=r"opens an answer to generate with .* where this one has 'One and one"):
+    with pytest.raises(DataError, match=r"opens an answer to generate with .* but this conversation has 'One and one"):
         loaded(FAMILIES[3]).conversations([Conversation(said, variables={"enable_thinking": False})], "all")
 
 

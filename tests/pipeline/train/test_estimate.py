@@ -202,7 +202,7 @@ def test_only_what_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_out_of_memory_names_first_what_continues_from_a_checkpoint() -> None:
     models = ModelSet(tiny_model(), Runtime(DeviceParams(device="cpu")))
-    advice = r"Set activations: .* lower micro_tokens, .* Only with another value of activations does it continue"
+    advice = r"Set activations: .* lower micro_tokens, .* It continues from its last checkpoint only if"
     with pytest.raises(TrainingError, match=advice), explained_out_of_memory(models, 100, "keep", "sft@main"):
         raise MemoryError
 

@@ -19,8 +19,8 @@ def rows(bad: dict[str, float], count: int) -> list[dict[str, float]]:
 
 
 WRONG = [
-    ({"grad_norm": 80.0}, "gradient", "the gradient explodes: its norm is 80, usually it was 0.5"),
-    ({"entropy": 1e-4}, "entropy", "the entropy has collapsed: 0.0001 nats"),
+    ({"grad_norm": 80.0}, "gradient", "the gradient exploded: its norm is 80, usually it was 0.5"),
+    ({"entropy": 1e-4}, "entropy", "the entropy collapsed: 0.0001 nats"),
     ({"kl_k3": 6.0}, "kl", "too far from its reference: KL 6 nats"),
     ({"kl_k3": float("nan")}, "kl", "too far from its reference"),
     ({"sampler_gap": 0.3}, "sampler_gap", "their log-probs of the same tokens differ by 0.3 nats"),

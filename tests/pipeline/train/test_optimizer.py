@@ -98,7 +98,7 @@ def test_a_run_cut_short_keeps_its_last_weights() -> None:
 
 @pytest.mark.parametrize("other", [{"processes": 2}, {"adapter": "lora"}])
 def test_muon_needs_whole_matrices(other: dict[str, Any]) -> None:
-    with pytest.raises(ParamsError, match="it takes whole matrices"):
+    with pytest.raises(ParamsError, match="it needs whole matrices"):
         check(TrainingParams, {"optimizer": {"matrices": "muon"}, **other}, where="sft.runs.a")
 
 

@@ -172,7 +172,7 @@ def test_the_weight_of_the_loss_is_the_configs_unless_params_say_otherwise() -> 
 
 def test_a_weight_for_a_dense_model_is_refused() -> None:
     assert routers_of(tiny_model(), RouterParams(), "test").modules == ()
-    with pytest.raises(ParamsError, match=r"router\.balance = 0\.1 of sft@main, and no routers were found"):
+    with pytest.raises(ParamsError, match=r"router\.balance = 0\.1 is set for sft@main, but its model has no routers"):
         routers_of(tiny_model(), RouterParams(balance=0.1), "sft@main")
 
 

@@ -186,7 +186,11 @@ def test_what_cannot_be_replayed_is_refused() -> None:
     for wrong in ({"activations": "recompute"}, {"compile": True}, {"algorithm": "clip_cov"}):
         with pytest.raises(ParamsError, match=r"router\.replay = true: "):
             typed_run({**run, **wrong}, "online.runs.test", ONLINE)
-    with pytest.raises(ParamsError, match=r"router\.replay = true of online@grpo, and no routers were found"):
+    with pytest.raises(
+        ParamsError,
+        match=r"router\.replay = true is set for online@grpo, but its model has no "
+        r"routers",
+    ):
         routers_of(tiny_model(), REPLAY, "online@grpo")
     model = mixture()
     run_in_rows(model)

@@ -110,7 +110,7 @@ def test_windows_are_cut_from_one_stream(text: ChatText, capsys: pytest.CaptureF
         stream[start : start + 17] for start in range(0, len(stream) - 16, 16)
     ]
     left = (len(stream) - 1) % 16
-    assert capsys.readouterr().out == f"here: the last {left} of {len(stream)} tokens do not fill a window: left out\n"
+    assert capsys.readouterr().out == f"here: the last {left} of {len(stream)} tokens do not fill a window: dropped\n"
     with pytest.raises(DataError, match=f"have {len(stream)} tokens, fewer than window = 4096"):
         windows(text, frame, 4096, "here")
 
@@ -181,7 +181,7 @@ def test_long_rows_are_left_out_or_cut_and_counted(text: ChatText, capsys: pytes
     assert [example.rows[0] for example in cut] == expected
     assert cut.tokens.tolist() == [len(row) for row in expected]
     assert cut.trained_tokens == sum(len(row.rest) for row in expected)
-    told = f"{long - len(full)} cut, {len(full)} left out because no answer would be left"
+    told = f"{long - len(full)} cut, {len(full)} dropped because no answer would be left"
     assert capsys.readouterr().out == f"here: {long} of 40 rows are longer than {most} tokens: {told}\n"
     assert 0 < len(full) < long
     with pytest.raises(DataError, match="all 40 rows are longer than max_tokens = 8"):

@@ -118,7 +118,7 @@ def test_a_sentencepiece_vocabulary_has_scores_that_give_its_merges(tmp_path: Pa
         (
             "phi",
             {},
-            "its model_type is phi, which is not written as GGUF. Those that can: llama, mistral, qwen2, qwen3",
+            "its model_type is phi, which is not written as GGUF. Supported: llama, mistral, qwen2, qwen3",
         ),
         ("mistral", {"sliding_window": 64}, "its attention has a sliding window of 64"),
         (
@@ -146,12 +146,12 @@ def test_a_number_that_float16_lacks_and_a_tokenizer_without_a_name(tmp_path: Pa
     with pytest.raises(ModelError, match=r"too large for float16. Use --dtype float32"):
         write_gguf(folder, "a/b", TALK, out, "float16")
     write_gguf(folder, "a/b", TALK, out, "float32")
-    with pytest.raises(ParamsError, match="it is there already"):
+    with pytest.raises(ParamsError, match="it already exists"):
         write_gguf(folder, "a/b", TALK, out, "float32")
     saved = json.loads((folder / "tokenizer.json").read_text())
     saved["pre_tokenizer"]["pretokenizers"][0]["individual_digits"] = False
     (folder / "tokenizer.json").write_text(json.dumps(saved))
-    with pytest.raises(ModelError, match="its tokenizer splits text in a way that GGUF has no name for"):
+    with pytest.raises(ModelError, match="GGUF does not support how its tokenizer splits text"):
         write_gguf(folder, "a/b", TALK, tmp_path / "other.gguf", "float32")
     assert not (tmp_path / "other.gguf").exists()
 
@@ -204,7 +204,7 @@ def test_a_policy_of_the_pipeline_is_written_by_the_command(own_workspace: Path)
     assert done.returncode == 0, done.stderr
     assert "greedy completions on 4 prompts" in done.stdout and "it/s" not in done.stderr
     assert (own_workspace / "grpo.gguf").read_bytes()[:4] == b"GGUF"
-    for words, said in ((("--public",), "it works only with --to"), ((), "it is there already")):
+    for words, said in ((("--public",), "it works only with --to"), ((), "it already exists")):
         refused = push("grpo", "--gguf", "grpo.gguf", *words)
         assert refused.returncode == 1 and said in refused.stderr and "Traceback" not in refused.stderr
     shutil.rmtree(own_workspace / "data")

@@ -159,5 +159,5 @@ def test_what_cannot_be_written(logs: Path, tmp_path: Path) -> None:
     shutil.copytree(logs.parent, tmp_path / "none", ignore=shutil.ignore_patterns("inspect"))
     workspace.rewritten(tmp_path / "none", "none")
     os.chdir(tmp_path / "none")
-    with pytest.raises(DataError, match=r"results/grpo/rollouts\.parquet: none of its completions was kept"):
+    with pytest.raises(DataError, match=r"results/grpo/rollouts\.parquet: its completions were not stored"):
         write_logs(["grpo"], tmp_path / "out")

@@ -36,7 +36,7 @@ def run(**given: Any) -> LmEvalRun:
 
 def test_own_tasks_are_in_custom() -> None:
     assert run(include="custom/tasks").include == "custom/tasks" and run().include is None
-    for folder, words in (("other", "give a folder in custom/"), ("custom/none", "there is no such folder")):
+    for folder, words in (("other", "give a folder in custom/"), ("custom/none", "the folder does not exist")):
         with pytest.raises(ParamsError, match=words):
             run(include=folder)
 
@@ -54,5 +54,5 @@ def test_figures_and_documents_come_from_the_tool(tmp_path: Path, monkeypatch: p
     figures, documents = measured(run(limit=3), model, "evaluate.lm_eval.a")
     assert figures == {"sums.acc": 1.0} and documents.equals(documents_table(FOUND["documents"]))
     assert (asked["limit"], asked["device"], asked["dtype"]) == (3, "cpu", "float32")
-    with pytest.raises(ParamsError, match=r"lm-eval has no task 'smus'\. Name the folder of your own task"):
+    with pytest.raises(ParamsError, match=r"lm-eval has no task 'smus'\. Set the folder of your own task"):
         measured(run(tasks=["smus"]), model, "evaluate.lm_eval.a")

@@ -57,7 +57,7 @@ def test_what_ends_without_a_server_fails(tmp_path: Path) -> None:
     assert Connection(tmp_path).end()[0] == 1
     silent = Connection(tmp_path, 0.1)
     assert silent.process.wait(timeout=60) == 1
-    assert silent.end()[1].strip() == "nothing came for 0.1 s: the connection is lost"
+    assert silent.end()[1].strip() == "received nothing for 0.1 s: the connection is lost"
     wrong = Connection(tmp_path)
     wrong.send({"remove": "../a"})
     assert wrong.end() == (1, "'../a' is not the name of a file in the folder\n")

@@ -254,13 +254,13 @@ def test_what_a_host_lacks_is_said_with_the_words_of_ssh(
             RemoteProcess("far", [], {})
         assert HOSTS in str(error.value)
 
-    refused(r"host far: vLLM is missing in the environment of .*\. Make vLLM's environment there at the same path")
+    refused(r"host far: vLLM is missing in the environment of .*\. Create vLLM's environment there at the same path")
     refused("there is no Python at /no/python: .*/no/python", python="/no/python")
     refused("does not reach the host: .*Permission denied", ssh=sshd.command(key="other_key"))
     refused("does not reach the host: .*onnection refused", ssh=sshd.command().replace(str(sshd.port), "1"))
     refused("does not reach the host: .*resolve hostname far", ssh="ssh -F none")
     refused("does not reach the host: .*ost key verification failed", ssh=sshd.command().replace("=ours", "=another"))
-    refused("there is no command /no/ssh", ssh="/no/ssh")
+    refused("the command /no/ssh does not exist", ssh="/no/ssh")
 
 
 def test_a_server_that_does_not_start_there_is_shown_with_its_log(

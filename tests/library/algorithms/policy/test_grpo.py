@@ -30,5 +30,5 @@ def test_a_group_that_agrees_has_no_advantage() -> None:
 
 @pytest.mark.parametrize("rule", [group_centred, group_zscore])
 def test_a_group_of_one_is_an_error(rule: Callable[[Tensor, Tensor], Tensor]) -> None:
-    with pytest.raises(ValueError, match="group of one"):
+    with pytest.raises(ValueError, match="at least two samples"):
         rule(REWARD, torch.tensor([7, 7, 7, 3]))

@@ -30,7 +30,7 @@ def test_thresholds_and_the_best_of_a_group() -> None:
     quantiles = (0.5, 0.75)
     assert rising_threshold(torch.arange(5.0), 0, quantiles) == 2
     assert rising_threshold(torch.arange(5.0), 9, quantiles) == 3
-    with pytest.raises(ValueError, match="must not fall"):
+    with pytest.raises(ValueError, match="must not decrease"):
         rising_threshold(REWARD, 0, (0.9, 0.5))
 
 
@@ -47,7 +47,7 @@ def test_the_rule_of_a_step() -> None:
     assert best_rule(Options(type="best"), 1)(batch, 0).columns.rows["reward"].tolist() == [1.0]
     rising = best_rule(Rising(type="rising", quantiles=[0.0, 0.5], rounds=2), 3)
     assert len(rising(batch, 5)) == 4 and rising(batch, 6).columns.rows["reward"].tolist() == [1.0, 0.5]
-    with pytest.raises(ValueError, match="must not fall"):
+    with pytest.raises(ValueError, match="must not decrease"):
         Rising(type="rising", quantiles=[0.9, 0.5])
 
 

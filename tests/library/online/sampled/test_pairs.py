@@ -45,7 +45,7 @@ def test_best_against_worst_leaves_out_groups_that_agree() -> None:
 def test_all_against_all_takes_what_the_reward_model_is_sure_of() -> None:
     chosen, rejected = all_against_all(torch.tensor([0.0, 2.0, 5.0]), torch.zeros(3), threshold=0.9)
     assert list(zip(chosen.tolist(), rejected.tolist(), strict=True)) == [(2, 0), (2, 1)]
-    with pytest.raises(ValueError, match="both ways round"):
+    with pytest.raises(ValueError, match="pass in both orders"):
         all_against_all(REWARD, GROUP, threshold=0.4)
 
 
@@ -97,8 +97,8 @@ def test_a_run_on_pairs_of_samples() -> None:
     assert isinstance(found.source(own, None), FilteredSource)  # type: ignore[arg-type]
     for wrong, fault in (
         ({"rollout": {**ROLLOUT, "group_size": 1}}, "a pair is two samples of one prompt"),
-        ({"mixture": 0.5, "reference": False}, "mixture samples with the reference, and reference is false"),
-        ({"loss": "kto"}, "takes single answers, and this algorithm makes pairs"),
+        ({"mixture": 0.5, "reference": False}, "mixture samples with the reference, but reference is false"),
+        ({"loss": "kto"}, "needs single answers, but this algorithm makes pairs"),
     ):
         with pytest.raises(ParamsError, match=fault):
             run("online_dpo", **wrong)

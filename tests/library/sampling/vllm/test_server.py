@@ -28,7 +28,7 @@ def weights(folder: Path, *versions: str | None) -> Path:
 def test_the_version_is_that_of_all_files(tmp_path: Path) -> None:
     assert version_of(weights(tmp_path / "a", "step 1", "step 1")) == "step 1"
     for name, versions in {"b": ("step 1", "step 2"), "c": (None,), "d": ()}.items():
-        with pytest.raises(ValueError, match=r"has weights of the versions .*, expected one"):
+        with pytest.raises(ValueError, match=r"has weights of versions .*, but must have one version"):
             version_of(weights(tmp_path / name, *versions))
 
 

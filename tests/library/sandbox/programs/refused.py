@@ -138,7 +138,7 @@ CANNOT = (
         "def f(): return int(input())",
         ("int(input())", "input()"),
         entry="f",
-        error=": what the tests do with stdin does not reach the program",
+        error=": the tests use stdin, which does not affect the program",
     ),
     Case(
         "random numbers",

@@ -459,7 +459,7 @@ def test_the_rate_limit_and_the_number_at_a_time(endpoint: Endpoint) -> None:
 def test_redirects_are_not_followed(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_KEY", SECRET)
     endpoint.does(then=f"redirect http://localhost:{endpoint.port}/v1/chat/completions")
-    with pytest.raises(RewardError, match=r"online.runs.a.reward.judge|redirects, which is not followed"):
+    with pytest.raises(RewardError, match=r"online.runs.a.reward.judge|posttrain does not follow its redirect"):
         judge_of(endpoint, key="JUDGE_KEY")(said("x"))
     assert len(endpoint.log) == 1
 
