@@ -22,7 +22,7 @@ from docs.make.picture import LEFT_OUT, WIDTH, write_bytes
 from posttrain.files import write_text
 from posttrain.pipeline.params.yaml_files import read_yaml
 from tests.pipeline.report.browser import Page, program, started
-from tests.workspace import ROOT, environment, make_workspace
+from tests.workspace import ROOT, environment, git, make_workspace
 
 FOLDER: Final = Path("docs/pictures")
 SHARED: Final[dict[str, Any]] = {
@@ -51,12 +51,12 @@ TITLES: Final = {
     "healthy": "healthy: both rise together",
     "sick": "sick: the policy exploits its reward",
 }
-LINES: Final = {"reward": ("reward in training", "#c2570c"), "heldout_correct": ("correct, held out", "#0b6bb5")}
+LINES: Final = {"reward": ("reward in training", "#c2570c"), "heldout_true": ("correct, held out", "#0b6bb5")}
 ARROWS: Final = {
-    2: "1 score of each setting, with its 95 % interval",
-    3: "2 difference to the reference on the same prompts",
-    4: "3 verdict after correction for several tests",
-    8: "4 where the gain comes from: format, working, length",
+    3: "1 score of each setting, with its 95 % interval",
+    4: "2 difference to the reference on the same prompts",
+    5: "3 verdict, corrected for several tests",
+    9: "4 where the gain comes from: format, working, length",
 }
 """Column of the results table -> the text of its arrow."""
 POINT: Final = """(() => {
@@ -70,15 +70,16 @@ POINT: Final = """(() => {
   const add = (name, set, text) => {
     const one = document.createElementNS(svg, name);
     for (const key in set) one.setAttribute(key, set[key]);
+    if (text) Object.assign(one.style, { fill: '#c2570c', font: '16px sans-serif' });
     if (text) one.textContent = text;
     draw.append(one);
   };
-  Object.entries(ARROWS).forEach(([column, text], index) => {
+  Object.entries(ARROWS).reverse().forEach(([column, text], index) => {
     const cell = head[column - 1].getBoundingClientRect(), x = cell.left + cell.width / 2;
     const y = bottom + 40 + 34 * index;
     add('path', { d: `M${x} ${y} V${bottom + 8}`, stroke: '#c2570c', 'stroke-width': 2.5 });
     add('path', { d: `M${x - 6} ${bottom + 16} L${x} ${bottom + 4} L${x + 6} ${bottom + 16} z`, fill: '#c2570c' });
-    add('text', { x: x + 10, y, fill: '#c2570c', 'font-size': 17, 'font-family': 'sans-serif' }, text);
+    add('text', { x: x + 10, y }, text);
   });
   document.body.append(draw);
   main.style.paddingBottom = '190px';
@@ -110,6 +111,7 @@ def train(workspace: Path) -> None:
     settings = read_yaml(workspace / "params.yaml")
     settings["online"]["runs"] |= {name: {**SHARED, **run} for name, run in RUNS.items()}
     (workspace / "params.yaml").write_text(json.dumps(settings, indent=1), encoding="utf-8")
+    git(workspace, "commit", "--quiet", "--all", "--message", "A healthy and a sick run")
     subprocess.run([sys.executable, "-m", "flows.pipeline"], cwd=workspace, env=environment(), check=True)
 
 

@@ -17,7 +17,7 @@ function resultColumns(rows, against) {
       value: (row) => !isMeasured(row.metrics) ? NOT_MEASURED : `${fixed(row.metrics.score, 3)} [${fixed(row.metrics.low, 3)}, ${fixed(row.metrics.high, 3)}]${unread(row.metrics)}` },
     { text: `minus ${against}`, about: `the paired difference to ${against} on the same prompts, 95 % after Holm's correction, as posttrain compare tests it`, kind: "whole",
       of: (row) => found[row.setting]?.[0], value: (row) => row.setting in found ? difference(row) : "–" },
-    { text: "verdict", about: "(1 seed): one side has a single training, so the difference is between these trainings; other seeds may differ", left: true, kind: "whole", of: (row) => (found[row.setting]?.[3] ?? "").replaceAll(" (1 seed)", "\u00a0(1\u00a0seed)"), value: (row) => found[row.setting]?.[3] ?? "" },
+    { text: "verdict", about: "(1 seed): one side has a single training, so the difference is between these trainings; other seeds may differ", left: true, kind: "whole", of: (row) => found[row.setting]?.[3] ?? "", value: (row) => (found[row.setting]?.[3] ?? "").replaceAll(" (1 seed)", "\u00a0(1\u00a0seed)") },
     ...sampled.map((key) => scored(key, `pass@${key.slice(8)}`, "a right completion among so many")),
     scored("greedy", "greedy", "the same of the likeliest completion of each prompt"),
     ...DATA.extra.map((key) => ({ ...share(key, key.replace(/^reward_/, ""), "mean of the sampled completions, with its 95 % interval; completions on which it failed are left out and counted"), value: (row) => partCell(row.metrics, key) })),
