@@ -73,10 +73,8 @@ SCORES = Path("report/scores.csv")
 TITLE = "posttrain"
 
 
-SHOWN_PROMPTS = 200
-"""The number of prompts whose completions are shown side by side."""
-TEXT_BYTES = 6_000_000
-"""The approximate size of these on the page. If there are more, fewer samples per prompt are kept."""
+TEXT_BYTES = 20_000_000
+"""The approximate size of prompts and completions on the page. If there are more, it has fewer samples per prompt."""
 LONGEST_TEXT = 2000
 """Longer texts are cut on the page, but not in samples.parquet."""
 CURVE_POINTS = 400
@@ -109,7 +107,7 @@ def read_report(not_current: Mapping[str, str]) -> Report:
         rewards = reward_metrics(settings, not_current)
         regraded = read_regraded(settings, not_current)
     summary, decision = summarize(policies, rewards), decide(policies, settings)
-    table = side_by_side(policies, SHOWN_PROMPTS)
+    table = side_by_side(policies)
     data = page_data(settings, policies, table, summary, decision, errors)
     figures, tasks, found_leaks = (
         decision.figures(),
@@ -226,7 +224,7 @@ def page_data(
 def shown_prompts(settings: Settings, policies: Sequence[Policy], table: pl.DataFrame) -> dict[str, Any]:
     """Return the page's prompts with samples, and their number out of all prompts."""
     shown = for_page(table["prompt_id"].to_list(), policies, LONGEST_TEXT, TEXT_BYTES, Asked(settings))
-    counts = {key: getattr(shown, key) for key in ("prompts_in_all", "samples", "samples_in_all")}
+    counts = {key: getattr(shown, key) for key in ("prompts_in_all", "samples", "samples_in_all", "with_texts")}
     return {"prompts": shown.prompts, "reasons": shown.reasons, "shown": counts}
 
 

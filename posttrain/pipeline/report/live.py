@@ -93,8 +93,9 @@ def _made(version: str) -> str:
     settings = read()
     report = read_report(staleness().reasons)
     line = element("div", Markup(), id="live", class_="note", data_version=version)
-    above = Markup(heading() + line + last_rollouts(settings, running_stages(Pipeline())))
-    return page(report.data, TITLE, {"heading": above, **report.written}, live=["live.js"])
+    last = last_rollouts(settings, running_stages(Pipeline()))
+    written = {**report.written, "heading": Markup(heading() + line), "last": last}
+    return page(report.data, TITLE, written, live=["live.js"])
 
 
 def application(live: LivePage, secret: str, port: int) -> Starlette:

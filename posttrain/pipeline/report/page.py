@@ -27,7 +27,8 @@ SCRIPTS = (
 def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup], *, live: Sequence[str] = ()) -> str:
     """Return the page with style, script and data inside. Its content security policy allows only these.
 
-    `written`: the parts that need no script. `live`: scripts of a page that polls its server.
+    `written`: the parts that need no script; `last`, the newest samples of active runs, may be missing. `live`:
+    scripts of a page that polls its server.
     """
     scripts = "\n".join(map(asset, (*SCRIPTS, *live)))
     style, script = asset("page.css"), f'"use strict";\n(() => {{\n{scripts}}})();\n'
@@ -39,6 +40,7 @@ def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup], *, 
         "style": style,
         "data": embedded(data),
         "script": script,
+        "last": Markup(),
         **written,
     }
     text = asset("page.html")

@@ -16,8 +16,9 @@ function startSamples() {
   const state = { shown: AT_ONCE, chosen: [] };
   const boxes = names.map((label) => el("input", { type: "checkbox", value: label, checked: first.includes(label) }));
   byId("who").append(...boxes.map((box, nth) => el("label", {}, box, swatch(lookOf(names[nth])), names[nth])));
-  const { prompts_in_all, samples, samples_in_all } = DATA.shown, some = samples < samples_in_all;
+  const { prompts_in_all, samples, samples_in_all, with_texts } = DATA.shown, some = samples < samples_in_all;
   byId("completions-note").textContent = `${figure(DATA.prompts.length)} of ${counted(prompts_in_all, "prompt")} with ${some ? `the first ${samples} of ` : ""}${counted(samples_in_all, "sample")} and the likeliest completion.`
+    + (with_texts < DATA.prompts.length ? ` Completions of the first ${figure(with_texts)} prompts; all are in results/POLICY/rollouts.parquet.` : "")
     + " Counts and filters are over all samples of a prompt.";
 
   const choose = () => {
@@ -79,9 +80,10 @@ function answers(label, mine, kind, query) {
   const host = el("article", { "data-policy": label, "aria-label": label });
   if (!mine) return put(host, {}, [el("h3", {}, swatch(lookOf(label)), label), el("p", { class: "note" }, "not measured")]);
   const { samples, kinds, mean } = mine, all = DATA.shown.samples_in_all, low = query.toLowerCase();
+  const summary = OUTCOMES ? `${kinds.right || 0} of ${all} right` : `mean of ${all} ${fixed(mean, 3)}`;
+  if (!samples.length) return put(host, {}, [el("h3", {}, el("span", {}, swatch(lookOf(label)), label), el("small", {}, summary)), el("p", { class: "note" }, "its completions are not on this page")]);
   const has = (sample) => lower(sample).includes(low), fits = (sample) => !kind || (kind === "cut" ? sample.cut : sample.kind === kind);
   const preferred = [(s) => fits(s) && has(s), has, fits].map((test) => samples.findIndex(test)).find((place) => place >= 0) ?? 0;
-  const summary = OUTCOMES ? `${kinds.right || 0} of ${all} right` : `mean of ${all} ${fixed(mean, 3)}`;
   const show = (place, moved) => {
     const sample = samples[place], name = sample.greedy ? "likeliest" : `sample ${place + 1} of ${all}`;
     const verdict = sample.kind === "scored" ? `score ${fixed(sample.score, 3)}` : sample.kind === "right" ? "✓ right" : `✗ ${sample.kind}`;

@@ -14,6 +14,8 @@ from posttrain.pipeline.report.wrong import RIGHT, Asked, kind
 from posttrain.rollout import stored_value
 
 DIGITS = 4
+SHORT = 200
+"""The most characters of a prompt whose completions are not on the page."""
 SAMPLE_BYTES = 150
 """Bytes of a sample on the page besides its text."""
 ROW = (
@@ -22,7 +24,7 @@ ROW = (
 )  # fmt: skip
 
 
-def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
+def side_by_side(policies: Sequence[Policy]) -> pl.DataFrame:
     """Return one row per prompt. Each policy has its first sample, greedy completion, their scores, and the mean score.
 
     The prompts are those with stored text. If there are none, only the scores are shown.
@@ -30,7 +32,7 @@ def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
     if not policies:
         return pl.DataFrame(schema={"prompt_id": pl.String, "problem": pl.String, "prompt": pl.String})
     shown = policies[0].rollouts.filter(pl.col("prompt").is_not_null())["prompt_id"].unique(maintain_order=True)
-    chosen = (shown.to_list() or prompt_ids(policies[0]))[:prompts]
+    chosen = shown.to_list() or prompt_ids(policies[0])
     table = _asked(policies[0], chosen)
     for policy in policies:
         table = table.join(_answers(policy, chosen), on="prompt_id", how="left", maintain_order="left")
@@ -46,6 +48,8 @@ class Shown:
     samples: int
     """The first samples of each prompt. The shares are over all its samples."""
     samples_in_all: int
+    with_texts: int
+    """The first prompts, whose completions are on the page. Of the other prompts it has the counts and mean scores."""
     reasons: list[str]
     """The requirements that samples missed. A sample stores an index into this list."""
 
@@ -53,11 +57,11 @@ class Shown:
 def for_page(chosen: Sequence[str], policies: Sequence[Policy], longest: int, budget: int, asked: Asked) -> Shown:
     """Return each policy's answers to these prompts, with long texts cut.
 
-    If the result exceeds `budget` bytes, fewer samples per prompt are kept; if one is still too much, fewer prompts.
-    Prompts without stored text are left out.
+    If the result exceeds `budget` bytes, it has fewer samples per prompt; if one is still too much, the last prompts
+    have no completions and short texts. Prompts without stored text are left out.
     """
     if not policies:
-        return Shown([], 0, 0, 0, [])
+        return Shown([], 0, 0, 0, 0, [])
     in_all, most = len(prompt_ids(policies[0])), samples(policies[0])
     asked_for = _asked(policies[0], chosen).filter(pl.col("prompt").is_not_null())
     by_policy = [_by_prompt(policy, asked_for["prompt_id"].to_list()) for policy in policies]
@@ -70,16 +74,22 @@ def for_page(chosen: Sequence[str], policies: Sequence[Policy], longest: int, bu
         }
         for row in asked_for.iter_rows(named=True)
     ]
-    count = len(rows)
+    count, samples_in_all = len(rows), most
     sizes = [_sizes(row, longest, most) for row in rows]
     while most > 1 and sum(sum(size[: most + 1]) for size in sizes) > budget:
         most -= 1
     while count > 1 and sum(sum(size[: most + 1]) for size in sizes[:count]) > budget:
         count -= 1
     reasons: dict[str, int] = {"": 0}
-    for row in rows[:count]:
-        row["by"] = [rollouts and _answered(rollouts, most, longest, asked, reasons) for rollouts in row["by"]]
-    return Shown(rows[:count], in_all, most, samples(policies[0]), list(reasons))
+    for place, row in enumerate(rows):
+        has_texts = place < count
+        row["by"] = [
+            rollouts and _answered(rollouts, most if has_texts else None, longest, asked, reasons)
+            for rollouts in row["by"]
+        ]
+        if not has_texts:
+            row["prompt"] = _cut(row["prompt"], SHORT)
+    return Shown(rows, in_all, most, samples_in_all, count, list(reasons))
 
 
 def _by_prompt(policy: Policy, chosen: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
@@ -105,16 +115,19 @@ def _sizes(row: Mapping[str, Any], longest: int, most: int) -> list[int]:
 
 
 def _answered(
-    rollouts: Sequence[Mapping[str, Any]], most: int, longest: int, asked: Asked, reasons: dict[str, int]
+    rollouts: Sequence[Mapping[str, Any]], most: int | None, longest: int, asked: Asked, reasons: dict[str, int]
 ) -> dict[str, Any]:
-    """Return the first samples of one prompt, its greedy completion, and the metrics of all its samples."""
+    """Return the first samples of one prompt, its greedy completion, and the metrics of all its samples.
+
+    If `most` is None, no completions.
+    """
     sampled = [row for row in rollouts if not row["greedy"]]
     known = [row["reward"] for row in sampled if row["reward"] is not None]
     counts: dict[str, int] = {}
     for row in sampled:
         for name in (row["kind"], *(["cut"] if row["truncated"] else [])):
             counts[name] = counts.get(name, 0) + 1
-    shown = [*sampled[:most], *(row for row in rollouts if row["greedy"])]
+    shown = [*sampled[:most], *(row for row in rollouts if row["greedy"])] if most is not None else []
     return {
         "kinds": counts,
         "mean": round(sum(known) / len(known), DIGITS) if known else None,

@@ -65,7 +65,7 @@ def test_every_figure_of_the_report_is_traced(inside: Path) -> None:
     settings = read()
     policies, errors = read_policies(settings, {})
     summary = dict(summarize(policies, reward_metrics(settings)))
-    page = page_data(settings, policies, side_by_side(policies, 5), summary, decide(policies, settings), errors)
+    page = page_data(settings, policies, side_by_side(policies), summary, decide(policies, settings), errors)
     names |= {f"{one['label']}.{key}" for one in page["policies"] for key in one["metrics"]}
     made = made_from(settings, list(policies))
     for run in made:

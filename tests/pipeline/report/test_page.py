@@ -75,7 +75,7 @@ def test_the_table_is_against_any_setting_and_sorts_by_any_column(page: Page) ->
     page.run("document.getElementById('against').value = 'base'")
     page.run("document.getElementById('against').dispatchEvent(new Event('change'))")
     assert page.texts("#results-table thead th")[3] == "minus base"
-    assert page.texts("#results-table tr[data-policy=dpo] td")[3] == "better (1 seed)"
+    assert page.texts("#results-table tr[data-policy=dpo] td")[3] == "better\N{NO-BREAK SPACE}(1\N{NO-BREAK SPACE}seed)"
     assert page.texts("#results-table tr[data-policy=base] td")[2] == "–"
     sort = "[...document.querySelectorAll('#results-table .sort')].find((b) => b.textContent === 'KL to sft').click()"
     page.run(sort)

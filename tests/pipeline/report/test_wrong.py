@@ -71,16 +71,19 @@ def test_a_reward_says_what_it_asked_for_only_if_it_gives_the_same_score_again()
     assert Asked({}).reason(row) == "", "no code of the user's is run"
 
 
-def test_with_little_room_fewer_samples_and_then_fewer_prompts_are_kept(finished: Path) -> None:
+def test_with_little_room_fewer_samples_and_then_fewer_prompts_have_texts(finished: Path) -> None:
     ids = [f"{nth:016x}" for nth in range(20)]
     kept = {
         budget: for_page(ids, policies(), 2000, budget, Asked(read())) for budget in (10**6, 40_000, 30_000, 8_000, 1)
     }
-    sizes = {budget: (len(found.prompts), found.samples) for budget, found in kept.items()}
+    sizes = {budget: (found.with_texts, found.samples) for budget, found in kept.items()}
     assert sizes[10**6] == (20, 2) and sizes[1] == (1, 1)
     assert list(sizes.values()) == sorted(sizes.values(), reverse=True) and len(set(sizes.values())) >= 3
     for budget, found in kept.items():
-        assert budget == 1 or len(json.dumps(found.prompts)) < 1.5 * budget + 5000
+        assert len(found.prompts) == 20 and all(one["by"][1]["kinds"] for one in found.prompts), "all can be filtered"
+        shown = found.prompts[: found.with_texts]
+        assert budget == 1 or len(json.dumps(shown)) < 1.5 * budget + 5000
+        assert not any(policy["samples"] for one in found.prompts[found.with_texts :] for policy in one["by"] if policy)
         assert (found.prompts_in_all, found.samples_in_all) == (30, 2)
         sft = found.prompts[0]["by"][1]
         assert sft["kinds"] == {"right": 1, "wrong answer": 1} and sft["mean"] == 0.5, "of all samples"
