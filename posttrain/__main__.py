@@ -109,8 +109,8 @@ def _params_error_behind(error: PosttrainError) -> PosttrainError:
 
         try:
             check_params()
-        except ParamsError as found:
-            return found
+        except ParamsError as error_found:
+            return error_found
     return error
 
 

@@ -47,8 +47,8 @@ def shortened(text: str, most: int) -> str:
     line = " ".join(text.split())
     if len(line) <= most:
         return line
-    kept, space, part = line[: most - len(_CUT) + 1].rpartition(" ")
-    return f"{kept if space else part[:-1].rstrip('0123456789.,')}{_CUT}"
+    head, space, part = line[: most - len(_CUT) + 1].rpartition(" ")
+    return f"{head if space else part[:-1].rstrip('0123456789.,')}{_CUT}"
 
 
 _CUT: Final = " ..."

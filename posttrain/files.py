@@ -35,8 +35,8 @@ def atomic_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # One fixed name, so that the next attempt overwrites what a killed process left.
-    own = f"-{os.getpid()}-{threading.get_ident()}" if shared else ""
-    temporary = path.with_name(f".{path.name}.tmp{own}")
+    suffix = f"-{os.getpid()}-{threading.get_ident()}" if shared else ""
+    temporary = path.with_name(f".{path.name}.tmp{suffix}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         yield temporary

@@ -215,8 +215,8 @@ def disable(compiler: Late, fn: Any = None, recursive: bool = True, **options: A
 
     @functools.cache
     def disabled() -> Callable[..., Any]:
-        found: Callable[..., Any] = compiler.disable(fn, recursive, **options)
-        return found
+        excluded: Callable[..., Any] = compiler.disable(fn, recursive, **options)
+        return excluded
 
     @functools.wraps(fn)
     def called(*arguments: Any, **named: Any) -> Any:
@@ -263,8 +263,8 @@ def expect_true(module: Late, a: Any, skip: int = 0) -> bool:
     if isinstance(a, bool):
         return a
     run(module)
-    found: bool = module.expect_true(a, skip + 1)
-    return found
+    truth: bool = module.expect_true(a, skip + 1)
+    return truth
 
 
 LATE: Final[dict[str, tuple[Callable[..., Any], ...]]] = {
@@ -309,15 +309,18 @@ class _Families:
 
         def defined() -> list[Any]:
             names = self.define(module_path, prefix)
-            return [[sorted(needs), {file: sorted(own) for file, own in of.items()}] for needs, of in names.items()]
+            return [
+                [sorted(needs), {file: sorted(families) for file, families in of.items()}]
+                for needs, of in names.items()
+            ]
 
-        found = self.remember(f"{prefix} {files_of(folder)}", f"families{prefix or ''}", defined)
-        return {frozenset(needs): {file: set(own) for file, own in of.items()} for needs, of in found}
+        stored = self.remember(f"{prefix} {files_of(folder)}", f"families{prefix or ''}", defined)
+        return {frozenset(needs): {file: set(families) for file, families in of.items()} for needs, of in stored}
 
 
 def files_of(folder: Path) -> str:
     """Return path, size and times of each file in a folder and in its folders."""
-    found, folders = [], [str(folder)]
+    lines, folders = [], [str(folder)]
     for place in folders:
         with os.scandir(place) as entries:
             for entry in entries:
@@ -325,8 +328,8 @@ def files_of(folder: Path) -> str:
                     folders.append(entry.path)
                 elif entry.name.endswith(".py"):
                     at = entry.stat()
-                    found.append(f"{entry.path} {at.st_size} {at.st_mtime_ns} {at.st_ctime_ns}")
-    return "\n".join(sorted(found))
+                    lines.append(f"{entry.path} {at.st_size} {at.st_mtime_ns} {at.st_ctime_ns}")
+    return "\n".join(sorted(lines))
 
 
 class _Connected:

@@ -109,19 +109,19 @@ def policy_loss(
     an end token (grpo_plus). max_length: the constant of dr_grpo. groups: for p3o, as in `group_advantages`. epoch: the
     number of earlier steps on the same samples. state: your dict, initially {}, for coefficients that adapt.
     """
-    knobs = settings_of(POLICY_ROWS, algorithm, settings)
-    _check_supported(algorithm, knobs)
+    config = settings_of(POLICY_ROWS, algorithm, settings)
+    _check_supported(algorithm, config)
     arguments = {
-        "ref_logp": (ref_logp, knobs.kl.type == "loss", knobs.kl.type != "none"),
-        "entropy": (entropy, knobs.entropy > 0 or ENTROPY in knobs.surrogate_entry.needs, True),
-        "sampler_logp": (sampler_logp, *2 * [knobs.correction.type != "none"]),
-        "truncated": (truncated, knobs.truncated == "mask", knobs.truncated == "mask"),
-        "max_length": (max_length, *2 * [knobs.aggregation == "fixed_length"]),
-        "groups": (groups, *2 * ["group" in knobs.surrogate_entry.needs]),
+        "ref_logp": (ref_logp, config.kl.type == "loss", config.kl.type != "none"),
+        "entropy": (entropy, config.entropy > 0 or ENTROPY in config.surrogate_entry.needs, True),
+        "sampler_logp": (sampler_logp, *2 * [config.correction.type != "none"]),
+        "truncated": (truncated, config.truncated == "mask", config.truncated == "mask"),
+        "max_length": (max_length, *2 * [config.aggregation == "fixed_length"]),
+        "groups": (groups, *2 * ["group" in config.surrogate_entry.needs]),
     }
     check_arguments(algorithm, arguments)
     changes = {"advantage": Options(type="batch_centred")} | ({} if ref_logp is not None else {"kl": OFF})
-    objective = PolicyObjective(knobs.model_copy(update=changes), max_length or 1)
+    objective = PolicyObjective(config.model_copy(update=changes), max_length or 1)
     columns = {
         "advantage": advantages[:, None].expand_as(mask) if advantages.dim() == 1 else advantages,
         "old_logp": old_logp if sampler_logp is None else sampler_logp,
@@ -162,7 +162,7 @@ def preference_loss(
     and aot_unpaired sort the given rows, so pass all rows of an optimizer step.
     """
     objective = PreferenceObjective(settings_of(PREFERENCE_ROWS, algorithm, settings))
-    reference, unpaired = objective.knobs.reference, not objective.knobs.paired
+    reference, unpaired = objective.config.reference, not objective.config.paired
     check_arguments(algorithm, {"ref_logp": (ref_logp, reference, reference), "labels": (labels, unpaired, unpaired)})
     columns = {"step_start_logp": logp} | ({} if ref_logp is None else {"ref_logp": ref_logp})
     if labels is not None:
@@ -292,24 +292,24 @@ def group_advantages(
 
     rewards [B]. groups: the number of samples per prompt, if they are adjacent; or each row's prompt number [B].
     """
-    knobs = settings_of(POLICY_ROWS, algorithm, settings)
-    if knobs.advantage_entry.by_length:
+    config = settings_of(POLICY_ROWS, algorithm, settings)
+    if config.advantage_entry.by_length:
         what, fix = f"'{algorithm}' weighs rewards by lengths, but no lengths are given", "Use rloo or dr_grpo"
         raise ParamsError(what=what, where="group_advantages", fix=fix)
-    if not knobs.advantage_entry.grouped or knobs.advantage.type == "win_rate":
+    if not config.advantage_entry.grouped or config.advantage.type == "win_rate":
         what, fix = f"'{algorithm}' does not compare the rewards of a group", "Use gae, or subtract a baseline"
         raise ParamsError(what=what, where="group_advantages", fix=fix)
     count = rewards.shape[0]
     groups = _group_numbers(groups, count, rewards.device)
     rewards = rewards.detach().to(torch.promote_types(rewards.dtype, torch.float32))
     zeros = rewards.new_zeros(count)
-    columns = _parts(rewards, weights) if knobs.advantage_entry.by_part else {}
+    columns = _parts(rewards, weights) if config.advantage_entry.by_part else {}
     if not columns and rewards.dim() != 1:
         what, fix = f"rewards of shape {[*rewards.shape]}", "Give one reward for each sample: [B]"
         raise ParamsError(what=what, where="rewards", fix=fix)
     step = Ragged(torch.ones_like(groups, dtype=torch.long), {"group": groups, **columns}, {"logp": zeros})
     outcome = formulas.Rewards(step, rewards if rewards.dim() == 1 else zeros, zeros, zeros, {})
-    advantages: Tensor = knobs.advantage_entry.columns(outcome, knobs.advantage)["advantage"]
+    advantages: Tensor = config.advantage_entry.columns(outcome, config.advantage)["advantage"]
     return advantages
 
 
@@ -393,8 +393,8 @@ def _token_logprobs(
     return logp.view(tokens.shape), entropy.view(tokens.shape)
 
 
-def _check_supported(algorithm: str, knobs: Any) -> None:
+def _check_supported(algorithm: str, config: Any) -> None:
     """Reject terms that need more than the samples' log-probs."""
-    if knobs.ptx or knobs.penalty.type == "exact":
+    if config.ptx or config.penalty.type == "exact":
         what, fix = "ptx and penalty exact need more than samples' log-probs", "Use ptx 0 and penalty sampled"
         raise ParamsError(what=what, where=f"settings of {algorithm}", fix=fix)

@@ -70,7 +70,7 @@ class TokenRow:
         """For each trained turn, the number of trained tokens up to its end."""
         places = self.trained
         last = len(places) - 1
-        return [nth + 1 for nth, place in enumerate(places) if nth == last or places[nth + 1] != place + 1]
+        return [index + 1 for index, place in enumerate(places) if index == last or places[index + 1] != place + 1]
 
 
 def token_rows(prompts: Sequence[Ids], completions: Sequence[Ids]) -> list[TokenRow]:

@@ -37,8 +37,8 @@ def group_range(reward_B: Tensor, group_B: Tensor) -> Tensor:
 def at_last_token(reward_B: Tensor, lengths_B: Tensor) -> Tensor:
     """Return the outcome reward on each row's last action token, 0 elsewhere: [B] -> [N]."""
     reward_N = reward_B.new_zeros(int(lengths_B.sum()))
-    kept = lengths_B > 0
-    return reward_N.index_put((last_tokens(lengths_B)[kept],), reward_B[kept])
+    has_tokens_B = lengths_B > 0
+    return reward_N.index_put((last_tokens(lengths_B)[has_tokens_B],), reward_B[has_tokens_B])
 
 
 def whiten(advantage_N: Tensor, weight_N: Tensor, eps: float = 1e-8) -> Tensor:

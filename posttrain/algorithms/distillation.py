@@ -69,7 +69,7 @@ class DistillObjective(Objective):
     Context distillation (Askell 2021) is the same with a teacher that sees another prompt.
     """
 
-    knobs: DistillConfig
+    config: DistillConfig
 
     @property
     def needs(self) -> frozenset[str]:
@@ -78,7 +78,7 @@ class DistillObjective(Objective):
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """Return the weights 1 / tokens, or 1 / (rows * tokens of the row), per token."""
-        return with_weights(step, state, self.knobs.aggregation)
+        return with_weights(step, state, self.config.aggregation)
 
     def loss(self, micro: Ragged, state: State) -> Loss:  # noqa: ARG002
         """Return the sum of weight * divergence."""
@@ -91,7 +91,7 @@ class DistillObjective(Objective):
 class TaughtObjective(PolicyObjective):
     """A policy objective plus teacher_coef * divergence from a teacher, with the policy loss's token weights."""
 
-    knobs: TaughtConfig
+    config: TaughtConfig
 
     @cached_property
     def needs(self) -> frozenset[str]:
@@ -100,7 +100,7 @@ class TaughtObjective(PolicyObjective):
     def loss(self, micro: Ragged, state: State) -> Loss:
         """Return the policy's loss + teacher_coef * sum of weight * divergence."""
         policy, tokens = super().loss(micro, state), micro.tokens
-        total = policy.total + self.knobs.teacher_coef * (tokens["weight"] * tokens["teacher_kl"]).sum()
+        total = policy.total + self.config.teacher_coef * (tokens["weight"] * tokens["teacher_kl"]).sum()
         mean = (tokens["token_mean_weight"] * tokens["teacher_kl"].detach()).sum()
         return Loss(total, {**policy.metrics, "teacher_kl": mean})
 

@@ -153,11 +153,11 @@ def step_metrics(totals: Mapping[str, Tensor]) -> dict[str, float]:
     tokens: NAME_ess = (sum w)^2 / (n sum w^2).
     """
     values: list[float] = torch.stack([part.detach().double() for part in totals.values()]).tolist()
-    found = dict(zip(totals, values, strict=True))
-    for name in [name for name in found if name.endswith("_square")]:
-        weights, square = name.removesuffix("_square"), found.pop(name)
-        found[f"{weights}_ess"] = found[weights] ** 2 / square if square else 0.0
-    return found
+    metrics = dict(zip(totals, values, strict=True))
+    for name in [name for name in metrics if name.endswith("_square")]:
+        weights, square = name.removesuffix("_square"), metrics.pop(name)
+        metrics[f"{weights}_ess"] = metrics[weights] ** 2 / square if square else 0.0
+    return metrics
 
 
 class Objective(Protocol):

@@ -182,55 +182,55 @@ class PolicyConfig(Params):
 POLICY_ROWS: Listing[AlgorithmRow] = Listing("posttrain.algorithms.policy", "ROWS", typed(PolicyConfig))
 
 
-def refusal(knobs: PolicyConfig) -> str | None:
+def refusal(config: PolicyConfig) -> str | None:
     """Return the reason why a combination of valid settings is rejected, with the fix; None if it is allowed."""
     for check in (_sequence_refusal, _correction_refusal, _kl_refusal, _update_refusal):
-        reason = check(knobs)
+        reason = check(config)
         if reason:
             return reason
     return None
 
 
-def group_refusal(knobs: PolicyConfig, group_size: int) -> str | None:
+def group_refusal(config: PolicyConfig, group_size: int) -> str | None:
     """Return the reason why the advantage cannot be computed from groups of this size; None if it can."""
-    smallest = knobs.advantage_entry.smallest_group(knobs.advantage)
-    if knobs.advantage_entry.grouped and group_size < smallest:
+    smallest = config.advantage_entry.smallest_group(config.advantage)
+    if config.advantage_entry.grouped and group_size < smallest:
         return (
-            f"advantage '{knobs.advantage.type}' compares siblings, so in a group of {group_size} every advantage "
+            f"advantage '{config.advantage.type}' compares siblings, so in a group of {group_size} every advantage "
             f"would be 0. Use a group size of {smallest} or more, or algorithm 'reinforce'"
         )
     return None
 
 
-def reuse_refusal(knobs: PolicyConfig, updates: int) -> str | None:
+def reuse_refusal(config: PolicyConfig, updates: int) -> str | None:
     """Return the reason why samples cannot be used for this many updates; None if they can."""
-    if not knobs.surrogate_entry.has_ratio and updates > 1:
+    if not config.surrogate_entry.has_ratio and updates > 1:
         return (
-            f"surrogate '{knobs.surrogate.type}' has no ratio, so {updates} updates on the same samples would "
+            f"surrogate '{config.surrogate.type}' has no ratio, so {updates} updates on the same samples would "
             "follow the gradient of an old policy. Use 1 update per batch, or a surrogate with a ratio, e.g. ppo_clip"
         )
     return None
 
 
-def replay_refusal(knobs: PolicyConfig, groups: int) -> str | None:
+def replay_refusal(config: PolicyConfig, groups: int) -> str | None:
     """Return the reason why samples of earlier rounds cannot be used; None if they can."""
     if not groups:
         return None
-    if not knobs.surrogate_entry.has_ratio:
+    if not config.surrogate_entry.has_ratio:
         return (
-            f"surrogate '{knobs.surrogate.type}' has no ratio to correct for the sampling policy. "
+            f"surrogate '{config.surrogate.type}' has no ratio to correct for the sampling policy. "
             "Use a surrogate with a ratio, e.g. ppo_clip, or replay.groups 0"
         )
-    if knobs.penalty.type != "none" or knobs.update.type == "trpo":
+    if config.penalty.type != "none" or config.update.type == "trpo":
         return (
             "KL(old || new) needs a single sampling policy, but earlier rounds used other policies. Use replay.groups 0"
         )
     return None
 
 
-def penalty_refusal(knobs: PolicyConfig, steps: int) -> str | None:
+def penalty_refusal(config: PolicyConfig, steps: int) -> str | None:
     """Return the reason why the penalty cannot reach its target in this many steps per round; None if it can."""
-    if steps > 1 or not isinstance(knobs.penalty, PenaltyOptions) or knobs.penalty.target is None:
+    if steps > 1 or not isinstance(config.penalty, PenaltyOptions) or config.penalty.target is None:
         return None
     return (
         "KL(old || new) is 0 before the only step of a round, so nothing follows penalty.target. Use more minibatches "
@@ -238,9 +238,9 @@ def penalty_refusal(knobs: PolicyConfig, steps: int) -> str | None:
     )
 
 
-def truncation_refusal(knobs: PolicyConfig) -> str | None:
+def truncation_refusal(config: PolicyConfig) -> str | None:
     """Return the reason why samples from only the likeliest tokens cannot be used; None if they can."""
-    if knobs.penalty.type != "exact" and knobs.update.type != "trpo":
+    if config.penalty.type != "exact" and config.update.type != "trpo":
         return None
     return (
         "top_p and top_k exclude tokens, but the exact KL(old || new) covers all tokens. Use penalty sampled, "
@@ -248,9 +248,9 @@ def truncation_refusal(knobs: PolicyConfig) -> str | None:
     )
 
 
-def foreign_refusal(knobs: PolicyConfig, *, foreign: bool) -> str | None:
+def foreign_refusal(config: PolicyConfig, *, foreign: bool) -> str | None:
     """Return the reason why samples from another engine or older weights need a correction; None if one is set."""
-    if not foreign or knobs.correction.type != "none" or knobs.surrogate_entry.of_sampler:
+    if not foreign or config.correction.type != "none" or config.surrogate_entry.of_sampler:
         return None
     return (
         "with rollout.engine vllm or rollout.ahead 1, the sampler's log-probs differ from the trainer's, and the loss "
@@ -258,49 +258,49 @@ def foreign_refusal(knobs: PolicyConfig, *, foreign: bool) -> str | None:
     )
 
 
-def _sequence_refusal(knobs: PolicyConfig) -> str | None:
-    if not knobs.surrogate_entry.per_sequence:
+def _sequence_refusal(config: PolicyConfig) -> str | None:
+    if not config.surrogate_entry.per_sequence:
         return None
-    name, wanted = knobs.surrogate.type, knobs.surrogate_entry.aggregation
-    if knobs.aggregation != wanted:
+    name, wanted = config.surrogate.type, config.surrogate_entry.aggregation
+    if config.aggregation != wanted:
         return (
-            f"surrogate '{name}' is one number per sequence, but with aggregation '{knobs.aggregation}' its weight "
+            f"surrogate '{name}' is one number per sequence, but with aggregation '{config.aggregation}' its weight "
             f"would depend on the answer's length. Use aggregation {wanted}"
         )
-    if knobs.advantage_entry.per_token:
+    if config.advantage_entry.per_token:
         return (
-            f"advantage '{knobs.advantage.type}' differs from token to token, but surrogate '{name}' is one number per "
-            "sequence. Use surrogate ppo_clip"
+            f"advantage '{config.advantage.type}' differs from token to token, but surrogate '{name}' is one number "
+            "per sequence. Use surrogate ppo_clip"
         )
     return None
 
 
-def _correction_refusal(knobs: PolicyConfig) -> str | None:
-    if knobs.surrogate_entry.of_sampler and knobs.correction.type != "none":
+def _correction_refusal(config: PolicyConfig) -> str | None:
+    if config.surrogate_entry.of_sampler and config.correction.type != "none":
         return (
-            f"surrogate '{knobs.surrogate.type}' already bounds the distance to the sampler, so a correction would "
+            f"surrogate '{config.surrogate.type}' already bounds the distance to the sampler, so a correction would "
             "count the difference twice. Use correction none"
         )
     return None
 
 
-def _kl_refusal(knobs: PolicyConfig) -> str | None:
-    kl, advantage = knobs.kl, knobs.advantage.type
+def _kl_refusal(config: PolicyConfig) -> str | None:
+    kl, advantage = config.kl, config.advantage.type
     if isinstance(kl, LossKlOptions) and kl.estimator == "k1":
         return (
             "kl.estimator k1 in the loss has a gradient of expectation 0, so it would have no effect. "
             "Use k3 or k2 in the loss, or kl.type reward_token or reward_sequence"
         )
-    if kl.type.startswith("reward") and knobs.advantage_entry.by_part:
+    if kl.type.startswith("reward") and config.advantage_entry.by_part:
         return (
             f"advantage '{advantage}' compares each reward separately, and a KL penalty is not a reward. Use "
             "kl.type loss"
         )
-    if kl.type.startswith("reward") and knobs.advantage_entry.nonnegative:
+    if kl.type.startswith("reward") and config.advantage_entry.nonnegative:
         return f"advantage '{advantage}' needs rewards >= 0, which a KL penalty could make negative. Use kl.type loss"
-    if kl.type == "reward_sequence" and knobs.advantage_entry.token_rewards:
+    if kl.type == "reward_sequence" and config.advantage_entry.token_rewards:
         return f"advantage '{advantage}' needs rewards per token. Use kl.type reward_token"
-    if kl.type == "reward_token" and not knobs.advantage_entry.token_rewards:
+    if kl.type == "reward_token" and not config.advantage_entry.token_rewards:
         return (
             f"advantage '{advantage}' compares one number per sequence, not rewards per token. "
             "Use kl.type reward_sequence"
@@ -308,19 +308,19 @@ def _kl_refusal(knobs: PolicyConfig) -> str | None:
     return None
 
 
-def _update_refusal(knobs: PolicyConfig) -> str | None:
-    if knobs.update.type == "trpo" and knobs.surrogate.type != "importance":
+def _update_refusal(config: PolicyConfig) -> str | None:
+    if config.update.type == "trpo" and config.surrogate.type != "importance":
         return "trpo bounds the step by its KL, not by a clip. Use surrogate importance"
-    if knobs.update.type == "trpo" and knobs.penalty.type != "none":
+    if config.update.type == "trpo" and config.penalty.type != "none":
         return "trpo bounds KL(old || new), so a penalty on it is not needed. Use penalty none"
-    if knobs.overlong is not None and knobs.advantage_entry.nonnegative:
+    if config.overlong is not None and config.advantage_entry.nonnegative:
         return (
-            f"advantage '{knobs.advantage.type}' needs rewards >= 0, but overlong gives rewards below 0. Use overlong "
+            f"advantage '{config.advantage.type}' needs rewards >= 0, but overlong gives rewards below 0. Use overlong "
             "null"
         )
-    if knobs.resample and not knobs.advantage_entry.grouped:
+    if config.resample and not config.advantage_entry.grouped:
         return (
-            f"resample replaces groups of equal rewards, but advantage '{knobs.advantage.type}' does not compare "
+            f"resample replaces groups of equal rewards, but advantage '{config.advantage.type}' does not compare "
             "groups. "
             "Use resample 0, or an advantage over groups, e.g. group_zscore"
         )

@@ -38,39 +38,39 @@ AGGREGATE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 class PolicyObjective:
     """The objective of a preset in POLICY_ROWS. `max_length`: the constant of the aggregation fixed_length."""
 
-    knobs: PolicyConfig
+    config: PolicyConfig
     max_length: int
 
     @cached_property
     def surrogate(self) -> Surrogate:
         """The surrogate: an entry of the table, or the user's own surrogate."""
-        return self.knobs.surrogate_entry
+        return self.config.surrogate_entry
 
     @cached_property
     def advantage(self) -> Advantage:
         """The advantage: an entry of the table."""
-        return self.knobs.advantage_entry
+        return self.config.advantage_entry
 
     @property
     def corrected(self) -> bool:
         """True if the trainer's log-probs replace the sampler's, with weights that correct the difference."""
-        return self.knobs.correction.type != "none"
+        return self.config.correction.type != "none"
 
     @cached_property
     def needs(self) -> frozenset[str]:
-        knobs = self.knobs
+        config = self.config
         needs = {"reward", "truncated", "old_logp", "entropy"} | self.surrogate.needs
         needs |= {"group"} if self.advantage.grouped else set()
         needs |= {REWARD_PARTS} if self.advantage.by_part else set()
-        needs |= {"opponent"} if knobs.advantage.type == "win_rate" else set()
+        needs |= {"opponent"} if config.advantage.type == "win_rate" else set()
         needs |= {"value"} if self.advantage.valued else set()
-        needs |= {"ref_logp"} if knobs.kl.type != "none" else set()
+        needs |= {"ref_logp"} if config.kl.type != "none" else set()
         needs |= {"recomputed_logp"} if self.corrected else set()
-        needs |= {"kl_old"} if knobs.penalty.type == "exact" else set()
-        if isinstance(knobs.penalty, PenaltyOptions) and knobs.penalty.target is not None:
+        needs |= {"kl_old"} if config.penalty.type == "exact" else set()
+        if isinstance(config.penalty, PenaltyOptions) and config.penalty.target is not None:
             needs |= {"step_start_logp", "age"}
-        needs |= {"fresh"} if isinstance(knobs.advantage, MovingAverageOptions) or _follows_a_target(knobs) else set()
-        needs |= {"pretrain"} if knobs.ptx else set()
+        needs |= {"fresh"} if isinstance(config.advantage, MovingAverageOptions) or _follows_a_target(config) else set()
+        needs |= {"pretrain"} if config.ptx else set()
         return frozenset(needs)
 
     @property
@@ -79,16 +79,16 @@ class PolicyObjective:
 
     @property
     def entropy_in_loss(self) -> bool:
-        return bool(self.knobs.entropy)
+        return bool(self.config.entropy)
 
     def initial_state(self) -> State:
-        return initial_coefficients(self.knobs)
+        return initial_coefficients(self.config)
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """Return the step with advantages, returns and token weights. Update adaptive coefficients and the baseline."""
         require_columns(step, columns_before_prepare(self.needs), "policy")
-        if not self.knobs.ptx:
+        if not self.config.ptx:
             return self._prepare_held(step, state)
         text_B = step.rows["pretrain"].bool()
         prepared = self._prepare_held(step.select(~text_B), state)
@@ -98,30 +98,30 @@ class PolicyObjective:
 
     def loss(self, micro: Ragged, state: State) -> Loss:
         """Return sum(weight * (-surrogate + beta KL + penalty KL(old || new) - entropy bonus)) plus critic and text."""
-        knobs, tokens = self.knobs, micro.tokens
+        config, tokens = self.config, micro.tokens
         logp, weight_N = tokens["logp"], tokens["weight"]
         inputs, options = self._surrogate_inputs(micro, logp), self._options(state)
         loss_N = -self._surrogate_terms(inputs, options)
         if self.corrected:
             loss_N = loss_N * tokens["correction"]
-        if isinstance(knobs.kl, KlOptions) and knobs.kl.type == "loss":
-            loss_N = loss_N + state["beta"] * ESTIMATORS[knobs.kl.estimator](logp, tokens["ref_logp"])
-        if knobs.penalty.type != "none":
+        if isinstance(config.kl, KlOptions) and config.kl.type == "loss":
+            loss_N = loss_N + state["beta"] * ESTIMATORS[config.kl.estimator](logp, tokens["ref_logp"])
+        if config.penalty.type != "none":
             loss_N = loss_N + state["penalty"] * self._kl_to_old(micro)
-        if knobs.entropy:
-            loss_N = loss_N - knobs.entropy * tokens["entropy"]
+        if config.entropy:
+            loss_N = loss_N - config.entropy * tokens["entropy"]
         total = (weight_N * loss_N).sum()
         metrics = self._token_metrics(micro, inputs, options)
         metrics["policy_loss"] = total.detach()
-        if isinstance(knobs.advantage, CriticOptions):
-            clip = knobs.advantage.value_clip
+        if isinstance(config.advantage, CriticOptions):
+            clip = config.advantage.value_clip
             value_loss_N = clipped_value(tokens["value"], tokens["old_value"], tokens["return"], clip)
             metrics["value_loss"] = (weight_N * value_loss_N).sum().detach()
-            total = total + knobs.advantage.value_coef * (weight_N * value_loss_N).sum()
-        if knobs.ptx:
+            total = total + config.advantage.value_coef * (weight_N * value_loss_N).sum()
+        if config.ptx:
             ptx_loss = -(tokens["ptx_weight"] * logp).sum()
             metrics["ptx_loss"] = ptx_loss.detach()
-            total = total + knobs.ptx * ptx_loss
+            total = total + config.ptx * ptx_loss
         return Loss(total, metrics)
 
     @torch.no_grad()
@@ -145,7 +145,7 @@ class PolicyObjective:
 
     def _weighted(self, step: Ragged, state: State) -> tuple[Ragged, State]:
         """Return the step with each token's weight, and the state with this step's penalty."""
-        dropped_B = step.rows["truncated"].bool() if self.knobs.truncated == "mask" else None
+        dropped_B = step.rows["truncated"].bool() if self.config.truncated == "mask" else None
         if "opponent" in self.needs:
             opponent_B = step.rows["opponent"].bool()
             dropped_B = opponent_B if dropped_B is None else dropped_B | opponent_B
@@ -154,32 +154,32 @@ class PolicyObjective:
         step = step.with_tokens(
             weight=self._weight(step.lengths_B, kept_B), token_mean_weight=token_mean(step.lengths_B, kept_B)
         )
-        return step, updated_penalty(self.knobs, step, old_logp_N, started(self.knobs, state))
+        return step, updated_penalty(self.config, step, old_logp_N, started(self.config, state))
 
     def _ready(self, step: Ragged, state: State) -> Prepared:
         """Return a step with advantages, ready for the loss: whitened, and with the surrogate's columns."""
-        knobs = self.knobs
-        if knobs.whiten:
+        config = self.config
+        if config.whiten:
             step = step.with_tokens(advantage=whiten(step.tokens["advantage"], step.tokens["weight"]))
         if self.corrected:
-            step = step.with_tokens(correction=correction_weights(step, knobs.correction))
+            step = step.with_tokens(correction=correction_weights(step, config.correction))
         if self.surrogate.prepare is not None:
             given = step.with_tokens(sampling_logp=self._sampling_logp(step))
             step = step.with_tokens(**self.surrogate.prepare(given, self._options(state)))
-        return Prepared(step, updated_coefficients(knobs, step, self._sampling_logp(step), state))
+        return Prepared(step, updated_coefficients(config, step, self._sampling_logp(step), state))
 
     def _sampling_logp(self, step: Ragged) -> Tensor:
         """Return the sampling policy's log-probs: the trainer's if a correction is set, else the sampler's."""
         return step.tokens["recomputed_logp" if self.corrected else "old_logp"]
 
     def _weight(self, lengths_B: Tensor, kept_B: Tensor) -> Tensor:
-        if self.knobs.aggregation == "fixed_length":
+        if self.config.aggregation == "fixed_length":
             return fixed_length(lengths_B, kept_B, self.max_length)
-        return AGGREGATE[self.knobs.aggregation](lengths_B, kept_B)
+        return AGGREGATE[self.config.aggregation](lengths_B, kept_B)
 
     def _advantage(self, step: Ragged, state: State) -> Ragged:
         """Return each token's advantage, with the KL penalty in the reward if the settings say so."""
-        kl, dtype = self.knobs.kl, step.tokens["weight"].dtype
+        kl, dtype = self.config.kl, step.tokens["weight"].dtype
         kl_penalty_N = torch.zeros_like(step.tokens["weight"])
         if isinstance(kl, KlOptions) and kl.type != "loss":
             estimate = ESTIMATORS[kl.estimator]
@@ -189,7 +189,7 @@ class PolicyObjective:
         mean = isinstance(kl, SequenceKlOptions) and kl.reduce == "mean"
         kl_penalty_B = step.mean_rows(kl_penalty_N) if mean else step.sum_rows(kl_penalty_N)
         rewards = Rewards(step, step.rows["reward"].to(dtype), kl_penalty_N, kl_penalty_B, state)
-        columns = self.advantage.columns(rewards, self.knobs.advantage)
+        columns = self.advantage.columns(rewards, self.config.advantage)
         return step.with_rows(penalised_reward=rewards.penalised).with_tokens(**columns)
 
     def _surrogate_inputs(self, step: Ragged, logp: Tensor) -> Tokens:
@@ -202,7 +202,7 @@ class PolicyObjective:
 
     def _options(self, state: State) -> Options:
         """Return the surrogate's options at a state's step."""
-        options = self.knobs.surrogate
+        options = self.config.surrogate
         return options.at(state["step"]) if isinstance(options, Moving) and options.ends else options
 
     def _surrogate_terms(self, tokens: Tokens, options: Options) -> Tensor:
@@ -211,7 +211,7 @@ class PolicyObjective:
         return terms_N.masked_fill(tokens.columns["dropped"], 0.0) if "dropped" in tokens.columns else terms_N
 
     def _kl_to_old(self, micro: Ragged) -> Tensor:
-        if self.knobs.penalty.type == "exact":
+        if self.config.penalty.type == "exact":
             return micro.tokens["kl_old"]
         return forward_k3(micro.tokens["logp"], self._sampling_logp(micro))
 
@@ -234,7 +234,7 @@ class PolicyObjective:
         if "ref_logp" in self.needs:
             for name, estimate in ESTIMATORS.items():
                 metrics[f"kl_{name}"] = (mean_N * estimate(tokens["logp"], tokens["ref_logp"])).sum()
-        if self.knobs.penalty.type != "none":
+        if self.config.penalty.type != "none":
             metrics["kl_old"] = (mean_N * self._kl_to_old(micro)).sum()
         return metrics
 
@@ -248,9 +248,9 @@ class PolicyObjective:
             "length": float(step.lengths_B.float().mean()),
             "truncated": float(step.rows["truncated"].float().mean()),
         }
-        if self.knobs.kl.type != "none":
+        if self.config.kl.type != "none":
             metrics["beta"] = state["beta"]
-        if self.knobs.penalty.type != "none":
+        if self.config.penalty.type != "none":
             metrics["penalty"] = state["penalty"]
         return metrics
 
@@ -264,31 +264,31 @@ MAX_RELATIVE_ERROR = 0.2
 """The limit of the KL's relative error in one update of beta (Ziegler 2019)."""
 
 
-def initial_coefficients(knobs: PolicyConfig) -> State:
+def initial_coefficients(config: PolicyConfig) -> State:
     """Return the state before the first step."""
-    state: State = {"beta": knobs.kl.beta if isinstance(knobs.kl, KlOptions) else 0.0}
-    if _follows_a_target(knobs):
+    state: State = {"beta": config.kl.beta if isinstance(config.kl, KlOptions) else 0.0}
+    if _follows_a_target(config):
         state["next_beta"] = state["beta"]
-    if any(isinstance(options, Moving) and options.ends for options in (knobs.kl, knobs.surrogate)):
+    if any(isinstance(options, Moving) and options.ends for options in (config.kl, config.surrogate)):
         state |= {"step": 0.0, "next_step": 0.0}
-    if isinstance(knobs.penalty, PenaltyOptions):
-        state |= {"penalty": knobs.penalty.beta, "last_kl_old": 0.0}
-    if isinstance(knobs.advantage, MovingAverageOptions):
+    if isinstance(config.penalty, PenaltyOptions):
+        state |= {"penalty": config.penalty.beta, "last_kl_old": 0.0}
+    if isinstance(config.advantage, MovingAverageOptions):
         state |= {"baseline": 0.0, "baseline_weight": 0.0}
     return state
 
 
-def started(knobs: PolicyConfig, state: State) -> State:
+def started(config: PolicyConfig, state: State) -> State:
     """Return the state with this step's number and its beta, from the last step's update or the schedule."""
     state = {**state, "beta": state["next_beta"]} if "next_beta" in state else dict(state)
     if "next_step" in state:
         state["step"] = state["next_step"]
-    if isinstance(knobs.kl, KlOptions) and knobs.kl.end is not None:
-        state["beta"] = knobs.kl.at(state["step"]).beta
+    if isinstance(config.kl, KlOptions) and config.kl.end is not None:
+        state["beta"] = config.kl.at(state["step"]).beta
     return state
 
 
-def updated_coefficients(knobs: PolicyConfig, step: Ragged, old_logp_N: Tensor, state: State) -> State:
+def updated_coefficients(config: PolicyConfig, step: Ragged, old_logp_N: Tensor, state: State) -> State:
     """Return the states for this step's loss and for the next step. A row counts once, however often it is used."""
     state = dict(state)
     if "step" in state:
@@ -296,21 +296,21 @@ def updated_coefficients(knobs: PolicyConfig, step: Ragged, old_logp_N: Tensor, 
     fresh_B = step.rows.get("fresh")
     if fresh_B is None or not fresh_B.any():
         return state
-    if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
+    if isinstance(config.kl, KlOptions) and config.kl.target is not None:
         own_B = fresh_B & ~step.rows["opponent"].bool() if "opponent" in step.rows else fresh_B
         kl_B = step.sum_rows(k1(old_logp_N, step.tokens["ref_logp"]))[own_B]
         if len(kl_B):
-            factor = proportional_factor(float(kl_B.mean()), knobs.kl.target, len(kl_B), knobs.kl.horizon)
+            factor = proportional_factor(float(kl_B.mean()), config.kl.target, len(kl_B), config.kl.horizon)
             state["next_beta"] = state["beta"] * factor
-    if isinstance(knobs.advantage, MovingAverageOptions):
-        decay, reward = knobs.advantage.decay, float(step.rows["penalised_reward"][fresh_B].mean())
+    if isinstance(config.advantage, MovingAverageOptions):
+        decay, reward = config.advantage.decay, float(step.rows["penalised_reward"][fresh_B].mean())
         state["baseline"] = decay * state["baseline"] + (1 - decay) * reward
         state["baseline_weight"] = decay * state["baseline_weight"] + (1 - decay)
     return state
 
 
-def _follows_a_target(knobs: PolicyConfig) -> bool:
-    return isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None
+def _follows_a_target(config: PolicyConfig) -> bool:
+    return isinstance(config.kl, KlOptions) and config.kl.target is not None
 
 
 def proportional_factor(measured: float, target: float, samples: int, horizon: int) -> float:
@@ -324,13 +324,13 @@ def doubling_factor(measured: float, target: float) -> float:
     return 2.0 if measured > 1.5 * target else 0.5 if measured < target / 1.5 else 1.0
 
 
-def updated_penalty(knobs: PolicyConfig, step: Ragged, old_logp_N: Tensor, state: State) -> State:
+def updated_penalty(config: PolicyConfig, step: Ragged, old_logp_N: Tensor, state: State) -> State:
     """Return the state at the start of a step. The coefficient of KL(old || new) follows the last batch's KL.
 
     While a batch is reused (its rows have an age), the state stores the policy's KL to the sampling policy. With the
     first fresh rows, the coefficient is updated once from the last stored KL.
     """
-    target = knobs.penalty.target if isinstance(knobs.penalty, PenaltyOptions) else None
+    target = config.penalty.target if isinstance(config.penalty, PenaltyOptions) else None
     if target is None:
         return dict(state)
     reused_N = step.repeat_to_tokens(step.rows["age"]) > 0

@@ -50,18 +50,18 @@ class PreferenceConfig(Params):
         return isinstance(self.loss_entry, PairLoss)
 
 
-def refusal(knobs: PreferenceConfig) -> str | None:
+def refusal(config: PreferenceConfig) -> str | None:
     """Return the reason why a combination of valid settings is rejected, with the fix; None if it is allowed."""
-    if knobs.loss.type == "orpo" and (knobs.reference or knobs.reduce != "mean"):
+    if config.loss.type == "orpo" and (config.reference or config.reduce != "mean"):
         return "orpo uses the odds of an answer's mean probability. Use reference false and reduce mean"
-    if isinstance(knobs.loss_entry, PairLoss) and knobs.loss_entry.match is not None and not knobs.reference:
-        return f"{knobs.loss.type} sorts log-probs relative to a reference. Use reference true"
-    if not knobs.paired and not knobs.reference:
+    if isinstance(config.loss_entry, PairLoss) and config.loss_entry.match is not None and not config.reference:
+        return f"{config.loss.type} sorts log-probs relative to a reference. Use reference true"
+    if not config.paired and not config.reference:
         return (
-            f"{knobs.loss.type} compares an answer's shift from the reference with the shift elsewhere. "
+            f"{config.loss.type} compares an answer's shift from the reference with the shift elsewhere. "
             "Use reference true"
         )
-    if knobs.parts > 1 and not knobs.reference:
+    if config.parts > 1 and not config.reference:
         return "parts updates the reference, but reference is false. Use parts 1, or reference true"
     return None
 

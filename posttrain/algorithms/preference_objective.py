@@ -27,18 +27,18 @@ from posttrain.formulas.ragged import Ragged, per_item
 class PreferenceObjective(Objective):
     """The objective of a preset in PREFERENCE_ROWS."""
 
-    knobs: PreferenceConfig
+    config: PreferenceConfig
 
     @cached_property
     def loss_entry(self) -> PairLoss | UnaryLoss:
         """The loss: an entry of the table, or the user's own loss."""
-        return self.knobs.loss_entry
+        return self.config.loss_entry
 
     @property
     def needs(self) -> frozenset[str]:
         needs = {"side"} if isinstance(self.loss_entry, PairLoss) else {"label", "step_start_logp"}
         needs |= {"step_start_logp"} if self.matched else set()
-        return frozenset(needs | ({"ref_logp"} if self.knobs.reference else set()))
+        return frozenset(needs | ({"ref_logp"} if self.config.reference else set()))
 
     @property
     def matched(self) -> bool:
@@ -61,7 +61,7 @@ class PreferenceObjective(Objective):
 
         Rows that only estimate it are removed.
         """
-        require_columns(step, columns_before_prepare(self.needs), self.knobs.loss.type)
+        require_columns(step, columns_before_prepare(self.needs), self.config.loss.type)
         if isinstance(self.loss_entry, UnaryLoss):
             return self._prepare_feedback(step, dict(state))
         _check_pairs(step)
@@ -72,17 +72,17 @@ class PreferenceObjective(Objective):
 
     def loss(self, micro: Ragged, state: State) -> Loss:
         """Return the sum over items of weight * loss, plus the chosen answers' NLL."""
-        knobs, logp = self.knobs, micro.tokens["logp"]
+        config, logp = self.config, micro.tokens["logp"]
         weight_B = micro.rows["weight"].to(torch.promote_types(logp.dtype, torch.float32))
         relative_B = self._relative(micro, logp)
         if isinstance(self.loss_entry, UnaryLoss):
             good_B, total, metrics = self._feedback(self.loss_entry, micro, relative_B, weight_B, state["shift"])
         else:
             good_B, total, metrics = self._pairs(self.loss_entry, micro, relative_B, weight_B)
-        if knobs.nll:
+        if config.nll:
             nll = -torch.where(good_B, weight_B * micro.mean_rows(logp), 0.0).sum()
             metrics["nll"] = nll.detach()
-            total = total + knobs.nll * nll
+            total = total + config.nll * nll
         return Loss(total, {**metrics, **self._divergence(micro, weight_B)})
 
     def _prepare_feedback(self, step: Ragged, state: State) -> Prepared:
@@ -112,11 +112,11 @@ class PreferenceObjective(Objective):
         chosen, rejected = _chosen_and_rejected(micro)
         weight, h, l = weight_B[chosen], relative_B[chosen], relative_B[rejected]  # noqa: E741
         if entry.match is None:
-            total = (weight * entry.loss(h, l, self.knobs.loss)).sum()
+            total = (weight * entry.loss(h, l, self.config.loss)).sum()
         else:  # each side has its own gradient, and the loss counts once
             against_B = micro.rows["against"].to(h.dtype)
-            lost = entry.loss(against_B[rejected], l, self.knobs.loss)
-            total = (weight * (entry.loss(h, against_B[chosen], self.knobs.loss) + lost - lost.detach())).sum()
+            lost = entry.loss(against_B[rejected], l, self.config.loss)
+            total = (weight * (entry.loss(h, against_B[chosen], self.config.loss) + lost - lost.detach())).sum()
         metrics = {
             "accuracy": (weight * (h > l)).sum(),
             "margin": (weight * (h - l)).sum().detach(),
@@ -131,39 +131,39 @@ class PreferenceObjective(Objective):
         relative_B = self._relative(micro, logp)
         if isinstance(entry, UnaryLoss):
             label_B = micro.rows["label"]
-            loss_I = entry.loss(relative_B, label_B, relative_B.new_zeros(()), self.knobs.loss)
+            loss_I = entry.loss(relative_B, label_B, relative_B.new_zeros(()), self.config.loss)
             right_I, good = torch.where(label_B > 0, relative_B > 0, relative_B < 0), label_B > 0
             logps_IK = None
         else:
             chosen, rejected = _chosen_and_rejected(micro)
             h, l = relative_B[chosen], relative_B[rejected]  # noqa: E741
             less = l if entry.match is None else micro.rows["against"].to(l.dtype)[chosen]
-            loss_I, right_I, good = entry.loss(h, less, self.knobs.loss), h > l, chosen
+            loss_I, right_I, good = entry.loss(h, less, self.config.loss), h > l, chosen
             logps_IK = micro.sum_rows(logp)[torch.stack([chosen, rejected], 1)]
-        if self.knobs.nll:
+        if self.config.nll:
             nll_B = -micro.mean_rows(logp)
-            loss_I = loss_I + self.knobs.nll * (torch.where(good, nll_B, 0.0) if logps_IK is None else nll_B[good])
+            loss_I = loss_I + self.config.nll * (torch.where(good, nll_B, 0.0) if logps_IK is None else nll_B[good])
         return HeldoutItems(loss_I, torch.ones_like(loss_I), {"accuracy": right_I}, logps_IK)
 
     def _feedback(
         self, entry: UnaryLoss, micro: Ragged, relative_B: Tensor, weight_B: Tensor, number: float
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         label_B, shift = micro.rows["label"], relative_B.detach().new_full((), number)
-        losses_B = entry.loss(relative_B, label_B, shift, self.knobs.loss)
+        losses_B = entry.loss(relative_B, label_B, shift, self.config.loss)
         correct = torch.where(label_B > 0, relative_B > shift, relative_B < shift)
         return label_B > 0, (weight_B * losses_B).sum(), {"accuracy": (weight_B * correct).sum()}
 
     def _relative(self, step: Ragged, logp: Tensor) -> Tensor:
         """Return h or l of each row: the log-prob, relative to the reference if there is one, summed or averaged."""
         logp = logp.to(torch.promote_types(logp.dtype, torch.float32))
-        return self._reduced(step, logp - step.tokens["ref_logp"] if self.knobs.reference else logp)
+        return self._reduced(step, logp - step.tokens["ref_logp"] if self.config.reference else logp)
 
     def _reduced(self, step: Ragged, values_N: Tensor) -> Tensor:
-        return step.sum_rows(values_N) if self.knobs.reduce == "sum" else step.mean_rows(values_N)
+        return step.sum_rows(values_N) if self.config.reduce == "sum" else step.mean_rows(values_N)
 
     @torch.no_grad()
     def _divergence(self, micro: Ragged, weight_B: Tensor) -> dict[str, Tensor]:
-        if not self.knobs.reference:
+        if not self.config.reference:
             return {}
         mean_B = weight_B * (0.5 if "side" in micro.rows else 1.0)
         shift_N = k1(micro.tokens["logp"], micro.tokens["ref_logp"])

@@ -52,12 +52,12 @@ class RewardObjective(Objective):
     offset of the scores. `demonstration_bias` is the offset for which demonstrations average 0.
     """
 
-    knobs: RewardConfig
+    config: RewardConfig
 
     @property
     def needs(self) -> frozenset[str]:
-        needs = {"score", {"pairs": "side", "ranks": "rank", "labels": "label"}[self.knobs.compare]}
-        return frozenset(needs | ({"margin"} if self.knobs.margins == "column" else set()))
+        needs = {"score", {"pairs": "side", "ranks": "rank", "labels": "label"}[self.config.compare]}
+        return frozenset(needs | ({"margin"} if self.config.margins == "column" else set()))
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
@@ -66,7 +66,7 @@ class RewardObjective(Objective):
         Prompts without a comparison have weight 0.
         """
         require_columns(step, columns_before_prepare(self.needs), "reward")
-        if self.knobs.compare == "labels":
+        if self.config.compare == "labels":
             weight_B = torch.full_like(step.rows["label"], 1 / len(step), dtype=torch.float64)
             return Prepared(step.with_rows(weight=weight_B), dict(state))
         won, _ = comparisons(self._rank(step), step.items)
@@ -80,7 +80,7 @@ class RewardObjective(Objective):
         """Return the sum over comparisons of weight * -logsigmoid(s_c - s_r - margin)."""
         score = micro.rows["score"]
         score = score.to(torch.promote_types(score.dtype, torch.float32))
-        if self.knobs.compare == "labels":
+        if self.config.compare == "labels":
             signed = micro.rows["label"].to(score.dtype) * score
             weight = micro.rows["weight"].to(score.dtype)
             metrics = {"accuracy": (weight * (signed > 0)).sum(), "margin": (weight * signed).sum().detach()}
@@ -88,12 +88,12 @@ class RewardObjective(Objective):
         known = micro.host or micro
         won, lost = (sent(part, score.device) for part in comparisons(self._rank(known), known.items))
         weight, better, worse = micro.rows["weight"][won].to(score.dtype), score[won], score[lost]
-        margin: Tensor | float = self.knobs.margin
-        if self.knobs.margins == "column":
+        margin: Tensor | float = self.config.margin
+        if self.config.margins == "column":
             margin = margin + micro.rows["margin"][won].to(score.dtype)
         total = (weight * bradley_terry(better, worse, margin)).sum()
-        if self.knobs.centring:
-            total = total + self.knobs.centring * (weight * centring(better, worse)).sum()
+        if self.config.centring:
+            total = total + self.config.centring * (weight * centring(better, worse)).sum()
         gap = better - worse
         return Loss(total, {"accuracy": (weight * (gap > 0)).sum(), "margin": (weight * gap).sum().detach()})
 
@@ -106,7 +106,7 @@ class RewardObjective(Objective):
         return HeldoutItems(loss_I, torch.ones_like(loss_I), {"accuracy": gap > 0, "margin": gap})
 
     def _rank(self, step: Ragged) -> Tensor:
-        return step.rows["rank"] if self.knobs.compare == "ranks" else -step.rows["side"]
+        return step.rows["rank"] if self.config.compare == "ranks" else -step.rows["side"]
 
 
 def _per_item_count(rows: Tensor, item_B: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ class LikelihoodConfig(Params):
 class LikelihoodObjective(Objective):
     """-mean log p(token): pretraining and SFT; or -mean sg(p) log p."""
 
-    knobs: LikelihoodConfig
+    config: LikelihoodConfig
 
     @property
     def needs(self) -> frozenset[str]:
@@ -46,19 +46,19 @@ class LikelihoodObjective(Objective):
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """Return the weights 1 / tokens, or 1 / (rows * tokens of the row), per token."""
-        return with_weights(step, state, self.knobs.aggregation)
+        return with_weights(step, state, self.config.aggregation)
 
     def loss(self, micro: Ragged, state: State) -> Loss:  # noqa: ARG002
         """Return -sum of weight * logp; or of weight * sg(p) * logp, with the gradient of -sum of weight * p."""
         entropy = micro.tokens["entropy"].detach()
         mean_N = micro.tokens["token_mean_weight"].to(entropy.dtype)
         logp = micro.tokens["logp"]
-        term = logp.detach().exp() * logp if self.knobs.by_probability else logp
+        term = logp.detach().exp() * logp if self.config.by_probability else logp
         return Loss(-weighted_sum(micro, term), {"entropy": (mean_N * entropy).sum()})
 
     def heldout(self, micro: Ragged) -> HeldoutItems:
         """Return the mean loss of each row's tokens."""
-        by_row = self.knobs.aggregation == "sequence_mean"
+        by_row = self.config.aggregation == "sequence_mean"
         tokens_B = micro.lengths_B.double()
         return HeldoutItems(-micro.mean_rows(micro.tokens["logp"]), torch.ones_like(tokens_B) if by_row else tokens_B)
 

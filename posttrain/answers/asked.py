@@ -23,22 +23,22 @@ def why_not_asked(question: str, answer: str, gold: str) -> str | None:
     """Reason why an answer does not answer the prompt's question; None if it does."""
     question = question.translate(FULL_WIDTH)
     try:
-        found, expected = read(answer), read(gold)
+        said, expected = read(answer), read(gold)
     except Unreadable:
         return None
-    if isinstance(found, Named) and not isinstance(expected, Named) and len(found.name) == 1 and found.name.islower():
+    if isinstance(said, Named) and not isinstance(expected, Named) and len(said.name) == 1 and said.name.islower():
         names = {name for text in expressions(question) if "=" in text for name in _variables(text)}
         names |= {name for formula in _FORMULA.finditer(question) for name in _variables(formula[1] or formula[2])}
-        if names and found.name not in names:
+        if names and said.name not in names:
             return "it is the value of another variable"
-    if isinstance(expected, Quantity) and expected.unit is not None and isinstance(found, Quantity):
+    if isinstance(expected, Quantity) and expected.unit is not None and isinstance(said, Quantity):
         asked_for = {_unit(" ".join(words)) for words in _asked(question)}
-        if expected.unit in asked_for and found.unit is not None and not _is_same(found.unit, expected.unit):
+        if expected.unit in asked_for and said.unit is not None and not _is_same(said.unit, expected.unit):
             return "its unit differs from the prompt's"
     bare = isinstance(expected, Quantity) and expected.unit is None
-    if bare and not all(are_known([noun], question, 1) for noun in _counted(found) if question):
+    if bare and not all(are_known([noun], question, 1) for noun in _counted(said) if question):
         return "it counts something that the prompt does not mention"
-    if bare and _has_other_unit(question, answer, found, gold):
+    if bare and _has_other_unit(question, answer, said, gold):
         return "its unit differs from the prompt's"
     return None
 
@@ -65,9 +65,9 @@ def _asked(question: str) -> Iterator[list[str]]:
         yield from (words[:many] for many in range(len(words), 0, -1))
 
 
-def _has_other_unit(question: str, answer: str, found: Any, gold: str) -> bool:
+def _has_other_unit(question: str, answer: str, said: Any, gold: str) -> bool:
     """True if a bare gold answer has the requested unit, and the answer another unit of the same kind."""
-    if not isinstance(found, Quantity) or found.unit is None:
+    if not isinstance(said, Quantity) or said.unit is None:
         return False
     for asked in _ASKED.finditer(question):
         words = asked[1].split()
@@ -75,11 +75,11 @@ def _has_other_unit(question: str, answer: str, found: Any, gold: str) -> bool:
             unit = _unit(" ".join(words[:many]))
             if unit is None:
                 continue
-            if unit != found.unit and is_money(unit) and is_money(found.unit):
+            if unit != said.unit and is_money(unit) and is_money(said.unit):
                 return True
-            if unit.dimensions != found.unit.dimensions and not is_money(unit) and not is_money(found.unit):
-                return not any(name.startswith("W:") for name, _ in (*unit.dimensions, *found.unit.dimensions))
-            if unit != found.unit:
+            if unit.dimensions != said.unit.dimensions and not is_money(unit) and not is_money(said.unit):
+                return not any(name.startswith("W:") for name, _ in (*unit.dimensions, *said.unit.dimensions))
+            if unit != said.unit:
                 return _differs(f"{gold} {' '.join(words[:many])}", answer)
             break
     return False

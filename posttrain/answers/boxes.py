@@ -65,9 +65,9 @@ class Mark:
 
 def boxes(text: str) -> list[Mark]:
     r"""Return every \boxed{...} with matching braces; for nested boxes, only the outer box."""
-    found: list[Mark] = []
+    marks: list[Mark] = []
     for mark in _BOX.finditer(text):
-        if found and found[-1].end > mark.start():
+        if marks and marks[-1].end > mark.start():
             continue
         level, place = 1, mark.end()
         while place < len(text) and place - mark.end() < LONGEST_BOX and level:
@@ -76,8 +76,8 @@ def boxes(text: str) -> list[Mark]:
             level += (sign == "{") - (sign == "}")
         if level:
             raise Unreadable("a box without an end")
-        found.append(Mark(text[mark.end() : place - 1], mark.start(), place))
-    return found
+        marks.append(Mark(text[mark.end() : place - 1], mark.start(), place))
+    return marks
 
 
 def groups(text: str) -> list[Mark]:

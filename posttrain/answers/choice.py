@@ -58,9 +58,9 @@ def listed(question: str, choices: str) -> dict[str, str]:
     """Text -> letter, for choices that a prompt lists on separate lines; without texts that occur twice."""
     lines = [*_LISTED.finditer(question), *_INLINE.finditer(question)]
     pairs = {(_same(line["text"]), line["letter"]) for line in lines if line["letter"] in choices}
-    found = sorted(pair for pair in pairs if not re.search(r"\([a-z]\)", pair[0]))
-    texts = [text for text, _ in found]
-    return {text: letter for text, letter in found if text and texts.count(text) == 1}
+    sorted_pairs = sorted(pair for pair in pairs if not re.search(r"\([a-z]\)", pair[0]))
+    texts = [text for text, _ in sorted_pairs]
+    return {text: letter for text, letter in sorted_pairs if text and texts.count(text) == 1}
 
 
 def _same(text: str) -> str:
@@ -86,20 +86,20 @@ def _read(answer: str, *, choices: str, listed: dict[str, str]) -> str | None:
 
 
 def _of(read: Callable[[str], str | None], answer: str, choices: str) -> str:
-    found = read(answer)
-    if found is None:
+    chosen = read(answer)
+    if chosen is None:
         raise Unreadable(f"it chooses none of {choices}, or one of several")
-    return found
+    return chosen
 
 
 def letters(answer: str, choices: str) -> str | None:
     """Return the letters of a text that is only letters, or a letter with its meaning; None for any other text."""
-    found = _CHOSEN.match(answer.strip())
-    if not found:
+    match = _CHOSEN.match(answer.strip())
+    if not match:
         return None
-    given = re.findall(r"[A-Za-z]", found["letters"].replace("\\boxed", ""))
+    given = re.findall(r"[A-Za-z]", match["letters"].replace("\\boxed", ""))
     given = [letter for letter in given if letter.isupper() or len(given) == 1]
-    closed, rest = bool(re.search(r"[)}\]$*]\s*\Z", found["letters"])), found["rest"]
+    closed, rest = bool(re.search(r"[)}\]$*]\s*\Z", match["letters"])), match["rest"]
     if not given or len(set(given)) < len(given) or not all(letter.upper() in choices for letter in given):
         return None
     if (

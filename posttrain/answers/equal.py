@@ -45,9 +45,9 @@ _TWICE = re.compile(
 HUNDRED = Num(Fraction(100))
 
 
-def same_answer(gold: str, found: str, pairs: Pairs = "unsure") -> bool:
-    """Tell whether the final answer `found` equals the gold answer. Raise Unreadable if this cannot be decided."""
-    moduli = {modulus[1].strip("{}") for text in (gold, found) if (modulus := MODULUS.search(text[-40:]))}
+def same_answer(gold: str, said: str, pairs: Pairs = "unsure") -> bool:
+    """Tell whether the final answer `said` equals the gold answer. Raise Unreadable if this cannot be decided."""
+    moduli = {modulus[1].strip("{}") for text in (gold, said) if (modulus := MODULUS.search(text[-40:]))}
     if len(moduli) > 1:
         return False
     reasons: list[Unreadable] = []
@@ -57,20 +57,20 @@ def same_answer(gold: str, found: str, pairs: Pairs = "unsure") -> bool:
         except Unreadable:
             continue
         try:
-            if _agrees(expected, read(found, units=units), pairs):
+            if _agrees(expected, read(said, units=units), pairs):
                 return True
         except Unreadable as reason:
             reasons.append(reason)
-        if units and _both_spellings(expected, found, pairs):
+        if units and _both_spellings(expected, said, pairs):
             return True
     if reasons:
         raise reasons[0]
     return False
 
 
-def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
+def _both_spellings(gold: Answer, said: str, pairs: Pairs) -> bool:
     """Tell whether both spellings of an answer, e.g. `3 m (300 cm)`, are right, or exact and then rounded."""
-    twice = _TWICE.fullmatch(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", found).strip(" .$"))
+    twice = _TWICE.fullmatch(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", said).strip(" .$"))
     if not twice:
         return False
     try:
@@ -84,44 +84,44 @@ def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
         return False
 
 
-def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
+def _agrees(gold: Answer, said: Answer, pairs: Pairs) -> bool:
     """Tell whether two whole answers are equal. A set of one is its member; (1, 2) may be an interval."""
-    gold, found = _single(gold), _single(found)
-    if (times := _times(gold, found)) is not None:
+    gold, said = _single(gold), _single(said)
+    if (times := _times(gold, said)) is not None:
         return times
-    if isinstance(gold, Named) != isinstance(found, Named) and not isinstance(gold, Equation):
-        gold = gold.value if isinstance(gold, Named) and not isinstance(found, Equation) else gold  # x = 5 and 5
-        found = found.value if isinstance(found, Named) else found
-    if not isinstance(gold, Matrix) or not isinstance(found, Matrix):
-        gold, found = _point(gold), _point(found)
+    if isinstance(gold, Named) != isinstance(said, Named) and not isinstance(gold, Equation):
+        gold = gold.value if isinstance(gold, Named) and not isinstance(said, Equation) else gold  # x = 5 and 5
+        said = said.value if isinstance(said, Named) else said
+    if not isinstance(gold, Matrix) or not isinstance(said, Matrix):
+        gold, said = _point(gold), _point(said)
     if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) == 2:
-        assigned = pairs != "intervals" and isinstance(found, Items) and found.kind == "set"
+        assigned = pairs != "intervals" and isinstance(said, Items) and said.kind == "set"
         if any(_is_infinite(member) for member in gold.members) or pairs == "intervals":
             gold = reals_of(gold)
-        elif assigned and isinstance(found, Items):
-            return _assigned(gold, found)
-        elif pairs == "unsure" and isinstance(found, Reals):
+        elif assigned and isinstance(said, Items):
+            return _assigned(gold, said)
+        elif pairs == "unsure" and isinstance(said, Reals):
             gold = reals_of(gold)
-    if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) > 2 and isinstance(found, Items):
-        return _assigned(gold, found) or same(gold, found)
-    if isinstance(gold, Items) and gold.kind == "set" and isinstance(found, Items) and found.kind == "(":
-        return _assigned(found, gold)
-    if isinstance(found, Items) and found.kind == "set" and not isinstance(gold, Items | Named):
-        return bool(found.members) and all(
-            same(gold, member) and same(found.members[0], member) for member in found.members
+    if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) > 2 and isinstance(said, Items):
+        return _assigned(gold, said) or same(gold, said)
+    if isinstance(gold, Items) and gold.kind == "set" and isinstance(said, Items) and said.kind == "(":
+        return _assigned(said, gold)
+    if isinstance(said, Items) and said.kind == "set" and not isinstance(gold, Items | Named):
+        return bool(said.members) and all(
+            same(gold, member) and same(said.members[0], member) for member in said.members
         )
-    return same(gold, found)
+    return same(gold, said)
 
 
-def _times(gold: Answer, found: Answer) -> bool | None:
+def _times(gold: Answer, said: Answer) -> bool | None:
     """Tell whether two times of day, one with AM or PM, are equal; None if they are not times."""
     if (
         not isinstance(gold, Words | Items)
-        or not isinstance(found, Words | Items)
-        or isinstance(gold, Words) is isinstance(found, Words)
+        or not isinstance(said, Words | Items)
+        or isinstance(gold, Words) is isinstance(said, Words)
     ):
         return None
-    clock, ratio = (gold, found) if isinstance(gold, Words) else (found, gold)
+    clock, ratio = (gold, said) if isinstance(gold, Words) else (said, gold)
     values = (
         [member.value for member in ratio.members if isinstance(member, Quantity)] if isinstance(ratio, Items) else []
     )
@@ -163,31 +163,31 @@ def why_unreadable(gold: str) -> str | None:
     return None
 
 
-def same(gold: Answer, found: Answer) -> bool:
+def same(gold: Answer, said: Answer) -> bool:
     """Tell whether two answers are equal, by their kinds."""
-    if isinstance(gold, Equation) or isinstance(found, Equation):
-        return _same_equation(gold, found)
-    if isinstance(gold, Named) and isinstance(found, Named):
-        return _same_named(gold, found)
-    if isinstance(gold, Reals) or isinstance(found, Reals):
-        return _same_intervals(gold, found)
-    if isinstance(gold, Items) and gold.kind == ":" and isinstance(found, Quantity) and len(gold.members) == 2:
+    if isinstance(gold, Equation) or isinstance(said, Equation):
+        return _same_equation(gold, said)
+    if isinstance(gold, Named) and isinstance(said, Named):
+        return _same_named(gold, said)
+    if isinstance(gold, Reals) or isinstance(said, Reals):
+        return _same_intervals(gold, said)
+    if isinstance(gold, Items) and gold.kind == ":" and isinstance(said, Quantity) and len(gold.members) == 2:
         top, bottom = (member.value for member in gold.members if isinstance(member, Quantity))
-        return found.unit is None and Call("div", (top, bottom)) == found.value
-    if isinstance(gold, Items) or isinstance(found, Items):
-        return _same_items(gold, found)
-    if isinstance(gold, Matrix) and isinstance(found, Matrix):
-        return [len(row) for row in gold.rows] == [len(row) for row in found.rows] and all(
-            same_number(a, b) for gold_row, found_row in zip(gold.rows, found.rows, strict=True)
+        return said.unit is None and Call("div", (top, bottom)) == said.value
+    if isinstance(gold, Items) or isinstance(said, Items):
+        return _same_items(gold, said)
+    if isinstance(gold, Matrix) and isinstance(said, Matrix):
+        return [len(row) for row in gold.rows] == [len(row) for row in said.rows] and all(
+            same_number(a, b) for gold_row, found_row in zip(gold.rows, said.rows, strict=True)
             for a, b in zip(gold_row, found_row, strict=True)
         )  # fmt: skip
-    if isinstance(gold, Percent | Quantity) and isinstance(found, Percent | Quantity):
-        return _same_quantity(gold, found)
-    if isinstance(gold, Based) != isinstance(found, Based) and 10 in (_base(gold), _base(found)):
-        return same(_decimal(gold), _decimal(found))
-    if isinstance(gold, Based) and found == Quantity(Num(Fraction(gold.digits if gold.digits.isdigit() else -1))):
+    if isinstance(gold, Percent | Quantity) and isinstance(said, Percent | Quantity):
+        return _same_quantity(gold, said)
+    if isinstance(gold, Based) != isinstance(said, Based) and 10 in (_base(gold), _base(said)):
+        return same(_decimal(gold), _decimal(said))
+    if isinstance(gold, Based) and said == Quantity(Num(Fraction(gold.digits if gold.digits.isdigit() else -1))):
         return True  # the prompt names the base
-    return isinstance(gold, Words | Based) and gold == found
+    return isinstance(gold, Words | Based) and gold == said
 
 
 def _base(answer: Answer) -> int:
@@ -200,28 +200,28 @@ def _decimal(answer: Answer) -> Answer:
     return Quantity(Num(Fraction(answer.digits))) if is_ten and isinstance(answer, Based) else answer
 
 
-def _same_quantity(gold: Percent | Quantity, found: Percent | Quantity) -> bool:
-    if isinstance(found, Quantity) and found.rounded and not _is_decimal(gold.value):
+def _same_quantity(gold: Percent | Quantity, said: Percent | Quantity) -> bool:
+    if isinstance(said, Quantity) and said.rounded and not _is_decimal(gold.value):
         raise Unreadable("only approximately")
     if isinstance(gold, Percent):
-        if isinstance(found, Percent):
-            return same_value(gold.value, found.value)
-        if found.unit is not None:
+        if isinstance(said, Percent):
+            return same_value(gold.value, said.value)
+        if said.unit is not None:
             return False
-        return same_value(gold.value, found.value) or same_value(Call("div", (gold.value, HUNDRED)), found.value)
-    if isinstance(found, Percent):
-        return gold.unit is None and same_value(gold.value, Call("div", (found.value, HUNDRED)))
-    if gold.unit is None or found.unit is None:
-        if any(side.unit == table()["degree"] for side in (gold, found)) and Const("pi") in [
+        return same_value(gold.value, said.value) or same_value(Call("div", (gold.value, HUNDRED)), said.value)
+    if isinstance(said, Percent):
+        return gold.unit is None and same_value(gold.value, Call("div", (said.value, HUNDRED)))
+    if gold.unit is None or said.unit is None:
+        if any(side.unit == table()["degree"] for side in (gold, said)) and Const("pi") in [
             *walk(gold.value),
-            *walk(found.value),
+            *walk(said.value),
         ]:
             return False  # an angle in radians
-        return same_value(gold.value, found.value)
-    if gold.unit.dimensions != found.unit.dimensions:
-        kelvins = _kelvins(gold), _kelvins(found)
+        return same_value(gold.value, said.value)
+    if gold.unit.dimensions != said.unit.dimensions:
+        kelvins = _kelvins(gold), _kelvins(said)
         return kelvins[0] is not None and kelvins[1] is not None and same_number(kelvins[0], kelvins[1])
-    return same_number(_in_base_units(gold.value, gold.unit), _in_base_units(found.value, found.unit))
+    return same_number(_in_base_units(gold.value, gold.unit), _in_base_units(said.value, said.unit))
 
 
 def _is_decimal(node: Node) -> bool:
@@ -246,12 +246,12 @@ def _in_base_units(value: Node, unit: Unit) -> Node:
     return value if unit.factor == Num(Fraction(1)) else Call("mul", (unit.factor, value))
 
 
-def same_value(gold: Node, found: Node) -> bool:
+def same_value(gold: Node, said: Node) -> bool:
     """Tell whether two expressions are equal."""
     infinite = Const("infinity")
-    if any(part == infinite for node in (gold, found) for part in walk(node)):
-        return gold == found
-    return same_number(gold, found)
+    if any(part == infinite for node in (gold, said) for part in walk(node)):
+        return gold == said
+    return same_number(gold, said)
 
 
 def is_scientific(part: Call) -> bool:
@@ -262,9 +262,9 @@ def is_scientific(part: Call) -> bool:
     return part.name == "pow" and left == Num(Fraction(10))
 
 
-def _same_equation(gold: Answer, found: Answer) -> bool:
+def _same_equation(gold: Answer, said: Answer) -> bool:
     """Tell whether two equations have the same solutions: the differences of their sides have a constant ratio."""
-    a, b = _sides(gold), _sides(found)
+    a, b = _sides(gold), _sides(said)
     if a is None or b is None:
         return False
     names = variables(a)
@@ -302,11 +302,11 @@ def _sides(answer: Answer) -> Node | None:
     return Call("add", (Var(name), Call("neg", (answer.value.value,)))) if len(name.split("_")[0]) == 1 else None
 
 
-def _same_named(gold: Named, found: Named) -> bool:
-    function = {gold.name[-1], found.name[-1]} == {")", "y"}  # f(x) = 2x, and y = 2x
-    if gold.name == found.name or function or _is_words(found.name) or _is_words(gold.name):
-        return same(gold.value, found.value)
-    return _variables_of(gold.value) and _same_equation(gold, found)
+def _same_named(gold: Named, said: Named) -> bool:
+    function = {gold.name[-1], said.name[-1]} == {")", "y"}  # f(x) = 2x, and y = 2x
+    if gold.name == said.name or function or _is_words(said.name) or _is_words(gold.name):
+        return same(gold.value, said.value)
+    return _variables_of(gold.value) and _same_equation(gold, said)
 
 
 def _variables_of(answer: Answer) -> bool:
@@ -317,32 +317,32 @@ def _is_words(name: str) -> bool:
     return name.replace(" ", "").isalpha() and len(name) > 3
 
 
-def _same_intervals(gold: Answer, found: Answer) -> bool:
-    if gold == WHOLE_LINE and found == Quantity(Var("R")):
+def _same_intervals(gold: Answer, said: Answer) -> bool:
+    if gold == WHOLE_LINE and said == Quantity(Var("R")):
         return True
     kinds = (Reals, Items)
-    if not isinstance(gold, kinds) or not isinstance(found, kinds):
+    if not isinstance(gold, kinds) or not isinstance(said, kinds):
         return False
-    if (isinstance(gold, Items) and gold.kind != "set") or (isinstance(found, Items) and found.kind == ":"):
+    if (isinstance(gold, Items) and gold.kind != "set") or (isinstance(said, Items) and said.kind == ":"):
         return False
-    if (isinstance(gold, Items) and len(gold.members) == 0) or (isinstance(found, Items) and len(found.members) == 0):
+    if (isinstance(gold, Items) and len(gold.members) == 0) or (isinstance(said, Items) and len(said.members) == 0):
         return False
     try:
-        return same_reals(reals_of(gold), reals_of(found))
+        return same_reals(reals_of(gold), reals_of(said))
     except Unreadable:
-        if isinstance(gold, Reals) and isinstance(found, Reals):
+        if isinstance(gold, Reals) and isinstance(said, Reals):
             raise
         return False
 
 
-def _same_items(gold: Answer, found: Answer) -> bool:
+def _same_items(gold: Answer, said: Answer) -> bool:
     """Tell whether the items are equal: sets in any order, tuples in order."""
-    if not isinstance(gold, Items) or not isinstance(found, Items) or gold.kind != found.kind:
+    if not isinstance(gold, Items) or not isinstance(said, Items) or gold.kind != said.kind:
         return False
     if gold.kind != "set":
-        return len(gold.members) == len(found.members) and all(map(same, gold.members, found.members))
-    return all(any(same(member, other) for other in found.members) for member in gold.members) and all(
-        any(same(member, other) for member in gold.members) for other in found.members
+        return len(gold.members) == len(said.members) and all(map(same, gold.members, said.members))
+    return all(any(same(member, other) for other in said.members) for member in gold.members) and all(
+        any(same(member, other) for member in gold.members) for other in said.members
     )
 
 

@@ -41,8 +41,8 @@ NOT_VARIABLES = word_set(
 class Parser:
     """Reads one expression from tokens. `units`: it ends where a unit begins."""
 
-    def __init__(self, found: Sequence[Token], *, units: bool) -> None:
-        self.tokens, self.place, self.units = found, 0, units
+    def __init__(self, tokens: Sequence[Token], *, units: bool) -> None:
+        self.tokens, self.place, self.units = tokens, 0, units
         self._depth = self._bars = 0
 
     def at(self, *texts: str) -> bool:

@@ -122,8 +122,8 @@ def final_answer(
 
 def after_mark(text: str, mark: str, fits: Fits = reads, question: str | None = None) -> str:
     """Return the answer after the last custom mark: the rest of its line, or the next line."""
-    _, found, rest = text.rpartition(mark)
-    if not found:
+    _, last_mark, rest = text.rpartition(mark)
+    if not last_mark:
         raise Unreadable(f"it does not have `{mark} ANSWER`")
     return _value(rest[:TAIL].strip().partition("\n")[0], fits, question)
 
@@ -144,11 +144,11 @@ def spoken(text: str) -> str:
 
 def _marks(text: str, form: Form) -> Iterator[Mark]:
     """Return the last marks of each kind."""
-    found = groups(text)
-    if not found and re.search(r"\\(?:boxed|fbox)\b", text):
+    boxed = groups(text)
+    if not boxed and re.search(r"\\(?:boxed|fbox)\b", text):
         raise Unreadable("a box without an end")
     if form in ("auto", "boxed"):
-        yield from found[-MOST_MARKS:]
+        yield from boxed[-MOST_MARKS:]
     if form in ("auto", "tags"):
         for tag in deque(_TAG.finditer(text), MOST_MARKS):
             yield Mark(tag["text"], tag.start(), tag.end(), "tags")
@@ -156,7 +156,7 @@ def _marks(text: str, form: Form) -> Iterator[Mark]:
     has = {"hashes": "####" in text, "answer_is": any(part in folded for part in _SAID_WITH)}
     for kind, pattern in _LINES.items():
         for mark in deque(pattern.finditer(text), MOST_MARKS) if form in ("auto", kind) and has[kind] else ():
-            if not _HEDGE.search(mark[0]) and not any(box.start < mark.start() < box.end for box in found):
+            if not _HEDGE.search(mark[0]) and not any(box.start < mark.start() < box.end for box in boxed):
                 yield _of_line(text, mark, kind)
 
 
@@ -191,8 +191,8 @@ def _answer(text: str, marks: list[Mark], place: int, fits: Fits, question: str 
     if mark.kind == "tags":
         if not groups(mark.text) and (fits(mark.text) or len(mark.text) > LONGEST):
             return mark.text
-        found = _value(mark.text, fits, question)
-        return found if fits(found) else _number_of(mark.text, question) or found
+        value = _value(mark.text, fits, question)
+        return value if fits(value) else _number_of(mark.text, question) or value
     answer = _value(mark.text, fits, question)
     place_after = text.find(answer, mark.start) + len(answer)
     if place_after >= len(answer) and _WRONG.match(text[place_after : place_after + 40]):
@@ -204,8 +204,8 @@ def _answer(text: str, marks: list[Mark], place: int, fits: Fits, question: str 
 
 def _value(line: str, fits: Fits, question: str | None) -> str:
     """Return the answer at the start of a line: as much of its first sentence as fits."""
-    if found := groups(line):
-        return in_context(line, found[-1])
+    if boxed := groups(line):
+        return in_context(line, boxed[-1])
     line = _plain(line)
     if line.lower().strip(" .*$_[]<>") in _BLANKS:
         raise Unreadable("the answer is left blank")
@@ -267,8 +267,8 @@ def _last_value(text: str, fits: Fits) -> str:
     starts = [0, *(space.end() for space in re.finditer(r"[\s:=]\s*", sentence))][-MOST_CUTS:]
     values = [sentence[sentence.rfind("=") + 1 :], *(sentence[start:] for start in starts)]
     values = [_plain(value) for value in values]
-    found = [value for value in values if re.search(r"[\d\\$]", value)], [_only_number(sentence)], values[1:]
-    for value in (value for some in found for value in some):
+    candidates = [value for value in values if re.search(r"[\d\\$]", value)], [_only_number(sentence)], values[1:]
+    for value in (value for some in candidates for value in some):
         if value and fits(value):
             return value
     raise Unreadable("it has no mark, and its last sentence does not end with a value")

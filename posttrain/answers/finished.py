@@ -44,10 +44,10 @@ _MEASURE = re.compile(r"(?<![\w.])\d[\d.,]*\s?(?:\\?%|[A-Za-z°]{1,12}(?:/[A-Za-
 """A number with a unit or a percent sign."""
 
 
-def why_unfinished(question: str, found: str, gold: str) -> str | None:
+def why_unfinished(question: str, said: str, gold: str) -> str | None:
     """Reason why an answer equal to the gold answer is not finished; None if it is."""
     try:
-        answer, expected = _read(found), _read(gold)
+        answer, expected = _read(said), _read(gold)
     except Unreadable:
         return None
     if _is_number(expected) and _has_equation(answer):
@@ -169,20 +169,20 @@ def _repeats(answer: Answer, expected: Answer, stated: Answer) -> bool:
     """True if an answer only repeats an expression of the prompt, in this or another spelling."""
     if isinstance(stated, Equation | Named) and isinstance(expected, Equation | Named):
         return _repeats_equation(answer, expected, stated)
-    found, wanted, given = (_expression(one) for one in (answer, expected, stated))
-    if found is None or wanted is None or given is None:
+    said, wanted, given = (_expression(one) for one in (answer, expected, stated))
+    if said is None or wanted is None or given is None:
         return False
-    mine, aim, start = normal(found), normal(wanted), normal(given)
+    reduced, aim, start = normal(said), normal(wanted), normal(given)
     if start == aim:
         done = operations(given) <= operations(wanted)  # the prompt states the answer itself
-        return not done and (operations(found) >= operations(given) or operations(found) > operations(wanted) + 1)
-    if mine == aim:
+        return not done and (operations(said) >= operations(given) or operations(said) > operations(wanted) + 1)
+    if reduced == aim:
         return False
-    if mine == start or (has_open_root(mine) and not has_open_root(aim)):
+    if reduced == start or (has_open_root(reduced) and not has_open_root(aim)):
         return True
     if is_sum(aim):
-        return not is_sum(mine) or sums_within(mine) > sums_within(aim)
-    return sums_within(mine) < sums_within(aim)
+        return not is_sum(reduced) or sums_within(reduced) > sums_within(aim)
+    return sums_within(reduced) < sums_within(aim)
 
 
 def _repeats_equation(answer: Answer, expected: Answer, stated: Answer) -> bool:
@@ -201,15 +201,15 @@ def _expression(answer: Answer) -> Node | None:
 @lru_cache(maxsize=512)
 def _stated(question: str, gold: str) -> list[Answer]:
     """The expressions of a prompt that equal the gold answer."""
-    found: list[Answer] = []
+    stated: list[Answer] = []
     for text in expressions(question):
         try:
             if same_answer(gold, text):
-                found.append(_read(text))
+                stated.append(_read(text))
         except Unreadable:
             if (node := _same_but_open(text, gold)) is not None:
-                found.append(node)
-    return found
+                stated.append(node)
+    return stated
 
 
 def _same_but_open(text: str, gold: str) -> Answer | None:
@@ -224,10 +224,10 @@ def _same_but_open(text: str, gold: str) -> Answer | None:
 @lru_cache(maxsize=512)
 def expressions(question: str) -> tuple[str, ...]:
     """Texts in a prompt that may be expressions: formulas, runs of signs and numbers, and measures."""
-    found = [next(filter(None, formula.groups())) for formula in _FORMULA.finditer(question)]
+    texts = [next(filter(None, formula.groups())) for formula in _FORMULA.finditer(question)]
     plain = _FORMULA.sub(" ; ", question)
-    found += [run.strip(" .,!") for run in _WORD.split(plain)]
-    found += [measure[0] for measure in _MEASURE.finditer(question)]
-    sides = [side for text in found if "=" in text for side in re.split(r"=", text)]
-    useful = (text.strip() for text in (*found, *sides))
+    texts += [run.strip(" .,!") for run in _WORD.split(plain)]
+    texts += [measure[0] for measure in _MEASURE.finditer(question)]
+    sides = [side for text in texts if "=" in text for side in re.split(r"=", text)]
+    useful = (text.strip() for text in (*texts, *sides))
     return tuple(dict.fromkeys(text for text in useful if re.search(r"[\d^√\\]|[a-z]\s?[+*/-]", text)))[:MOST_STATED]

@@ -107,16 +107,16 @@ def normal(spans: Sequence[Span]) -> tuple[Span, ...]:
             raise Unreadable("infinity does not belong to an interval")
     if len(spans) == 1 and (variables(spans[0].low) or variables(spans[0].high)):
         return tuple(spans)
-    kept: list[Span] = []
+    ordered: list[Span] = []
     for span in spans:
         if less(span.high, span.low):
             raise Unreadable("an interval whose ends are in the wrong order")
         if same_end(span.low, span.high) and not (span.low_closed and span.high_closed):
             continue
-        place = next((n for n, other in enumerate(kept) if less(span.low, other.low)), len(kept))
-        kept.insert(place, span)
+        place = next((n for n, other in enumerate(ordered) if less(span.low, other.low)), len(ordered))
+        ordered.insert(place, span)
     joined: list[Span] = []
-    for span in _closed_first(kept):
+    for span in _closed_first(ordered):
         if joined and _touch(joined[-1], span):
             joined[-1] = _join(joined[-1], span)
         else:

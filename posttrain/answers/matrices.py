@@ -24,8 +24,8 @@ def matrix_of(text: str) -> Answer | None:
     if nested := _NESTED.fullmatch(text.strip()):
         rows = re.findall(r"\[([^\[\]]*)\]", nested[1])
         return _matrix("\\\\".join(row.replace(",", "&") for row in rows), "")
-    found = _MATRIX.match(_ARRAY.sub(r"\\begin{pmatrix}\g<cells>\\end{pmatrix}", text))
-    return _matrix(found["cells"], found["factor"]) if found else None
+    match = _MATRIX.match(_ARRAY.sub(r"\\begin{pmatrix}\g<cells>\\end{pmatrix}", text))
+    return _matrix(match["cells"], match["factor"]) if match else None
 
 
 def _matrix(cells: str, factor: str) -> Answer:

@@ -60,12 +60,12 @@ def is_sum(form: Normal) -> bool:
 
 def sums_within(form: Normal) -> int:
     """The number of sums that are factors, with their powers."""
-    found = 0
+    count = 0
     for term, _ in form:
         for base, power in term:
             if base[0] == "sum":
-                found += int(power) if isinstance(power, Fraction) and power.denominator == 1 and power > 0 else 1
-    return found
+                count += int(power) if isinstance(power, Fraction) and power.denominator == 1 and power > 0 else 1
+    return count
 
 
 def has_open_root(form: Normal) -> bool:
@@ -113,12 +113,12 @@ def _product(left: Normal, right: Normal) -> Normal:
     powers: dict[Base, Fraction | Normal] = dict(first)
     for base, power in second:
         powers[base] = _added(powers[base], power) if base in powers else power
-    kept = {base: power for base, power in powers.items() if power}
+    nonzero = {base: power for base, power in powers.items() if power}
     numbers, value = {}, a * b
-    for base, power in kept.items():
+    for base, power in nonzero.items():
         if base[0] == "number" and isinstance(power, Fraction) and power.denominator == 1:
             value *= base[1] ** power.numerator  # type: ignore[operator]
-        elif len(kept) == 1 and base[0] == "sum" and power == 1:
+        elif len(nonzero) == 1 and base[0] == "sum" and power == 1:
             return _scaled(base[1], value) if value == 1 else _only(base, power, value)  # type: ignore[arg-type]
         else:
             numbers[base] = power
@@ -170,8 +170,8 @@ def _root(value: Fraction, power: Fraction) -> Normal:
     """A rational number to a rational power; a root that is not rational stays."""
     if power.denominator == 1:
         return _number(value**power.numerator)
-    found = exact(Call("pow", (Num(value), Num(power)))) if value > 0 else None
-    return _single(("number", value), power) if found is None else _number(found)
+    root = exact(Call("pow", (Num(value), Num(power)))) if value > 0 else None
+    return _single(("number", value), power) if root is None else _number(root)
 
 
 def _is_positive(node: Node) -> bool:

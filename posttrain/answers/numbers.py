@@ -302,8 +302,8 @@ class Evaluation:
                 raise Unreadable("the logarithm of 0")
             if number == 1:
                 return Fraction(0)
-            found = context.log(number)
-            return found / context.log(10) if name == "log10" or (name == "log" and self._base == "10") else found
+            result = context.log(number)
+            return result / context.log(10) if name == "log10" or (name == "log" and self._base == "10") else result
         if name not in _FUNCTIONS:
             raise Unreadable(f"{name} within an expression")
         steep = ("tanh", "arctan", "exp", "sinh", "cosh")
@@ -312,8 +312,8 @@ class Evaluation:
         function, pole = _FUNCTIONS[name]
         if pole is not None and abs(pole(context, number)) < context.mpf(10) ** (15 - self._digits):
             raise Unreadable(f"{name} has no value there")
-        found = function(context, number)
-        return found * 0 if abs(found) < context.mpf(10) ** (15 - self._digits) else found
+        result = function(context, number)
+        return result * 0 if abs(result) < context.mpf(10) ** (15 - self._digits) else result
 
 
 Function = Callable[[Any, Value], Value]

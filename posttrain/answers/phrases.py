@@ -86,7 +86,7 @@ def phrase(words: str) -> Answer | None:
         return _PHRASES.get(small) or _PHRASES[f"all {small}"]
     if clock := _CLOCK.fullmatch(words):
         return Words(f"{int(clock[1]) % 12 + 12 * (clock[3] in 'pP')}:{clock[2] or '00'}")
-    if date := next((found for form in _DATES if (found := form.fullmatch(words.lower()))), None):
+    if date := next((match for form in _DATES if (match := form.fullmatch(words.lower()))), None):
         return Words(f"{int(date['day'])} {_MONTHS.index(date['month'][:3]) + 1} {date['year'] or ''}".strip())
     if divided := _REMAINDER.fullmatch(words):
         return Words(f"{divided[1]} remainder {divided[2]}")

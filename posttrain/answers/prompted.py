@@ -29,8 +29,8 @@ def as_asked(question: str, answer: str, gold: str) -> str:
     """Remove parts that the prompt makes redundant: the sign of a requested percentage, or a repeated `u + v =`."""
     if _ASKS_PERCENT.search(question) and not _PERCENT.search(gold) and (bare := _PERCENT.sub("", answer)) != answer:
         whole = _number(gold)
-        found = _number(bare)
-        if whole is not None and found is not None and whole == found:
+        number = _number(bare)
+        if whole is not None and number is not None and whole == number:
             answer = bare
     if _ASKS_ROUNDED.search(question):
         answer = _ROUGHLY.sub("", answer)
@@ -57,16 +57,16 @@ def _without_left_side(question: str, answer: str) -> str:
 def why_not_as_asked(question: str, answer: str, gold: str) -> str | None:
     """Reason why an answer equal to the gold answer does not have the requested form; None if it has."""
     try:
-        found, expected = read(answer), read(gold)
+        said, expected = read(answer), read(gold)
     except Unreadable:
         return None
-    if _ASKS_ORDER.search(question) and isinstance(found, Items) and isinstance(expected, Items):
-        values = [[_value(member) for member in one.members] for one in (found, expected)]
+    if _ASKS_ORDER.search(question) and isinstance(said, Items) and isinstance(expected, Items):
+        values = [[_value(member) for member in one.members] for one in (said, expected)]
         if None not in values[0] and None not in values[1] and values[0] != values[1]:
             return "it is in another order"
     if _ASKS_FACTORS.search(question):
-        mine, aim = factors(found), factors(expected)
-        if aim is not None and len(aim) > 0 and _has_power(expected) and mine != aim:
+        given, aim = factors(said), factors(expected)
+        if aim is not None and len(aim) > 0 and _has_power(expected) and given != aim:
             return "its factors differ from the requested factors"
     if _ASKS_PERCENT.search(question) and re.match(r"\s*\\?\$\s?\d", answer) and not re.search(r"\$", gold):
         return "it is an amount of money, but the prompt asks for a percentage"
@@ -77,22 +77,22 @@ def factors(answer: Answer) -> dict[object, int] | None:
     """Base -> exponent, of a product of powers of numbers; None for anything else."""
     if not isinstance(answer, Quantity):
         return None
-    found: dict[object, int] = {}
+    exponents: dict[object, int] = {}
     stack: list[Node] = [answer.value]
     while stack:
         node = stack.pop()
         if isinstance(node, Num):
-            found[node.value] = found.get(node.value, 0) + 1
+            exponents[node.value] = exponents.get(node.value, 0) + 1
         elif isinstance(node, Call) and node.name == "mul":
             stack.extend(node.args)
         elif isinstance(node, Call) and node.name == "pow" and (power := exact(node.args[1])) is not None:
             base = exact(node.args[0])
             if base is None or power.denominator != 1:
                 return None
-            found[base] = found.get(base, 0) + int(power)
+            exponents[base] = exponents.get(base, 0) + int(power)
         else:
             return None
-    return found
+    return exponents
 
 
 def _has_power(answer: Answer) -> bool:

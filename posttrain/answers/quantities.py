@@ -29,12 +29,12 @@ from posttrain.answers.units import PERCENT, table, unit_of
 _COMPOUND = ("L", "T", "M", "$", "angle")
 
 
-def compound(found: Run) -> Answer | None:
+def compound(run: Run) -> Answer | None:
     """Return the sum of `2 hours and 30 minutes` or `5 ft 3 in`: parts of one quantity, largest unit first."""
-    plain = [token for token in found if token.text not in ("and", ",")]
+    plain = [token for token in run if token.text not in ("and", ",")]
     if len(plain) not in (4, 6) or any(token.kind != "number" for token in plain[::2]):
         return None
-    if any(token.kind != "word" for token in plain[1::2]) or len(found) - len(plain) > 2:
+    if any(token.kind != "word" for token in plain[1::2]) or len(run) - len(plain) > 2:
         return None
     try:
         units = [unit_of([token])[1] for token in plain[1::2]]
@@ -59,10 +59,10 @@ def compound(found: Run) -> Answer | None:
     return Quantity(Num(total), known_units[0])
 
 
-def quantity(found: Run, *, units: bool) -> Answer:
+def quantity(run: Run, *, units: bool) -> Answer:
     """Return a value, optionally with a unit, a percent sign or a currency."""
-    sign = found[0].text == "-" and len(found) > 1
-    rest = found[1:] if sign else found
+    sign = run[0].text == "-" and len(run) > 1
+    rest = run[1:] if sign else run
     money: Unit | None = None
     if (rest[0].text in CURRENCIES and rest[0].text != "¢") or rest[0].text in ("USD", "EUR", "GBP", "Rs", "US"):
         money = table()["$" if rest[0].text == "US" else rest[0].text.lower().replace("$", "$")]
@@ -82,20 +82,20 @@ def quantity(found: Run, *, units: bool) -> Answer:
             return Quantity(value, money)
         dimensions = tuple(sorted((*unit.dimensions, *money.dimensions)))
         return Quantity(value, Unit(dimensions, Call("mul", (unit.factor, money.factor))))
-    value, unit = _with_unit(found, units=units)
+    value, unit = _with_unit(run, units=units)
     if unit is PERCENT:
         return Percent(value)
     return _plus_minus(value, unit)
 
 
-def _with_unit(found: Run, *, units: bool) -> tuple[Node, Unit | None]:
-    parser = Parser(found, units=units)
+def _with_unit(run: Run, *, units: bool) -> tuple[Node, Unit | None]:
+    parser = Parser(run, units=units)
     value = parser.expression()
     if parser.next is None:
         return value, None
     if not units:
         raise Unreadable(f"'{parser.next.text}' after an expression")
-    scale, unit = unit_of(found[parser.place :])
+    scale, unit = unit_of(run[parser.place :])
     if scale > 1:
         value = Num(value.value * scale) if isinstance(value, Num) else Call("mul", (value, Num(Fraction(scale))))
     if variables(value):

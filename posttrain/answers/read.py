@@ -94,9 +94,9 @@ def read(text: str, *, units: bool = True) -> Answer:
     return Reader(units=units).answer(tokens(numbers or trimmed))
 
 
-def _rows(found: re.Match[str]) -> str:
+def _rows(match: re.Match[str]) -> str:
     """Return the rows in braces as a list, or as a set of values with conditions."""
-    rows = [row for row in re.split(r"\\\\", found["rows"]) if row.strip()]
+    rows = [row for row in re.split(r"\\\\", match["rows"]) if row.strip()]
     rows = [re.sub(r"\\(?:text|mathrm)\s*\{\s*(?:if|for|when|,)?\s*\}|,?\s*(?=&)", "", row) for row in rows]
     if not any("&" in row for row in rows):
         return ", ".join(row.strip(" ,;.") for row in rows)
@@ -119,18 +119,18 @@ class Reader:
     def __init__(self, *, units: bool) -> None:
         self._units = units
 
-    def answer(self, found: Run) -> Answer:
+    def answer(self, run: Run) -> Answer:
         """Return the tokens as an answer."""
-        if not found:
+        if not run:
             raise Unreadable("empty")
-        found = without_label(found)
-        if self._units and (parts := compound(found)) is not None:
+        run = without_label(run)
+        if self._units and (parts := compound(run)) is not None:
             return parts
-        return self._joined(without_commas(found))
+        return self._joined(without_commas(run))
 
-    def _joined(self, found: Run) -> Answer:
+    def _joined(self, run: Run) -> Answer:
         """Return parts joined by `or`, `and` and commas."""
-        alternatives = split(found, "or", "\\lor")
+        alternatives = split(run, "or", "\\lor")
         if len(alternatives) > 1:
             answers = [self._joined(alternative) for alternative in alternatives]
             if all(isinstance(answer, Reals) for answer in answers):
@@ -143,55 +143,55 @@ class Reader:
             if any(inequalities) and all(a or b for a, b in zip(inequalities, named, strict=True)):  # x = 0 or x > 3
                 return union([_values_of(answer) for answer in answers])
             return _listed(alternatives, answers)
-        parts = split(found, "and", "\\land", ",", ";")
+        parts = split(run, "and", "\\land", ",", ";")
         if len(parts) == 1:
-            return self._one(found)
+            return self._one(run)
         answers = [self._one(part) for part in parts]
         if any(isinstance(answer, Reals) for answer in answers):
-            commas = len(split(found, ",", ";")) > 1 and not any(token.text == "\\ne" for token in found)
+            commas = len(split(run, ",", ";")) > 1 and not any(token.text == "\\ne" for token in run)
             if not all(isinstance(answer, Reals) and answer.variable for answer in answers) or commas:
                 raise Unreadable("inequalities that are joined by commas")
             return intersection([answer for answer in answers if isinstance(answer, Reals)])
         return _listed(parts, answers)
 
-    def _one(self, found: Run) -> Answer:
+    def _one(self, run: Run) -> Answer:
         """Return a relation, a union of sets, or a value."""
-        if not found:
+        if not run:
             raise Unreadable("an empty part of a list")
         for sign in ("\\in", "in"):
-            parts = split(found, sign)
+            parts = split(run, sign)
             if len(parts) == 2 and (name := name_of(parts[0])) is not None and (len(name) == 1 or name[0] == "("):
                 return self._members(name, parts[1])
-        if any(token.text in RELATIONS for token in top(found)):
-            return relation(found, self._sets)
-        return self._sets(found)
+        if any(token.text in RELATIONS for token in top(run)):
+            return relation(run, self._sets)
+        return self._sets(run)
 
-    def _members(self, name: str, found: Run) -> Answer:
-        inner = self._sets(found)
+    def _members(self, name: str, run: Run) -> Answer:
+        inner = self._sets(run)
         if isinstance(inner, Items) and inner.kind == "set":
             return Named(name, inner)
         inner = reals_of(inner)
         return Reals(inner.spans, name)
 
-    def _sets(self, found: Run) -> Answer:
+    def _sets(self, run: Run) -> Answer:
         """Return sets joined by a union or a difference, or one value."""
-        if not found:
+        if not run:
             raise Unreadable("an empty part")
-        signs = {token.text for token in top(found)}
+        signs = {token.text for token in top(run)}
         if "\\setminus" in signs and signs & {"\\cup", "\\cap", "U", "union"}:
             raise Unreadable("unions and differences of sets without brackets")
-        parts = split(found, "\\cup", "U", "union") if any(token.text in OPEN for token in found) else [found]
+        parts = split(run, "\\cup", "U", "union") if any(token.text in OPEN for token in run) else [run]
         if len(parts) > 1:
             return union([reals_of(self._sets(part)) for part in parts])
-        real = found[0].text in ("\\mathbb", "R")
-        parts = split(found, "\\setminus", "-") if real else split(found, "\\setminus")
+        real = run[0].text in ("\\mathbb", "R")
+        parts = split(run, "\\setminus", "-") if real else split(run, "\\setminus")
         if len(parts) == 2 and all(parts) and (real or is_fenced(parts[0])):
             first = WHOLE_LINE if parts[0][0].text == "R" else reals_of(self._value(parts[0]))
             return intersection([first, complement(self._value(parts[1]))])
-        return self._value(found)
+        return self._value(run)
 
-    def _value(self, found: Run) -> Answer:
-        texts = "".join(token.text for token in found)
+    def _value(self, run: Run) -> Answer:
+        texts = "".join(token.text for token in run)
         if texts in ("\\emptyset", "\\{\\}", "{}"):
             return Items("set", ())
         if texts in ("\\mathbb{R}", "\\mathbbR"):
@@ -199,29 +199,29 @@ class Reader:
         if texts.startswith("\\mathbb{R}") and texts[len("\\mathbb{R}") :] in _REALS:
             low, closed, high = _REALS[texts[len("\\mathbb{R}") :]]
             return Reals((Span(low, closed, high, False),))
-        if (texts[-1:], texts[:1]) in ((")", "("), ("]", "["), ("]", "("), (")", "[")) or found[0].text in OPEN:
-            fenced = self._fences(found)
+        if (texts[-1:], texts[:1]) in ((")", "("), ("]", "["), ("]", "("), (")", "[")) or run[0].text in OPEN:
+            fenced = self._fences(run)
             if fenced is not None:
                 return fenced
-        if (french := self._french(found)) is not None:
+        if (french := self._french(run)) is not None:
             return french
-        if len(found) > 3 and found[0].kind == "word" and len(found[0].text) == 1 and found[0].text.isupper():
-            point = self._fences(found[1:]) if found[1].text == "(" else None
+        if len(run) > 3 and run[0].kind == "word" and len(run[0].text) == 1 and run[0].text.isupper():
+            point = self._fences(run[1:]) if run[1].text == "(" else None
             if isinstance(point, Items) and point.kind == "(":
-                return Named(found[0].text, point)
-        ratio = split(found, ":")
+                return Named(run[0].text, point)
+        ratio = split(run, ":")
         if 1 < len(ratio) <= 6:
             return Items(":", tuple(Quantity(whole(part)) for part in ratio))
         if based := re.fullmatch(r"\(?([0-9A-F]+)\)?_\{?(?:\(?)(\d{1,2})(?:\)?)\}?", texts):
             return Based(based[1], int(based[2]))
-        if len(split(found, "\\over")) == 2:
-            return quantity([Token("sign", "{", gap=False), *found, Token("sign", "}", gap=False)], units=self._units)
-        return quantity(found, units=self._units)
+        if len(split(run, "\\over")) == 2:
+            return quantity([Token("sign", "{", gap=False), *run, Token("sign", "}", gap=False)], units=self._units)
+        return quantity(run, units=self._units)
 
-    def _french(self, found: Run) -> Answer | None:
+    def _french(self, run: Run) -> Answer | None:
         """Return ]1, 2] as (1, 2]; None for another notation."""
-        ends = found[0].text, found[-1].text
-        inner = found[1:-1]
+        ends = run[0].text, run[-1].text
+        inner = run[1:-1]
         if (
             ends[0] not in "[]"
             or ends[1] not in "[]"
@@ -234,12 +234,12 @@ class Reader:
             raise Unreadable("an interval without two ends")
         return Reals((Span(whole(parts[0]), ends[0] == "[", whole(parts[1]), ends[1] == "]"),))
 
-    def _fences(self, found: Run) -> Answer | None:
+    def _fences(self, run: Run) -> Answer | None:
         """Return members between brackets; None if the brackets only group, or do not enclose everything."""
-        opening, closing = found[0].text, found[-1].text
-        if (opening, closing) not in _FENCES or not encloses(found):
+        opening, closing = run[0].text, run[-1].text
+        if (opening, closing) not in _FENCES or not encloses(run):
             return None
-        inner = found[1:-1]
+        inner = run[1:-1]
         if opening == "\\{" or (opening == "{" and len(split(inner, ",", ";", "|")) > 1):
             return self._set(inner)
         members = split(inner, ",", ";")

@@ -31,16 +31,16 @@ Sets = Callable[[Run], Answer]
 RELATIONS = frozenset({"=", "<", ">", "\\le", "\\ge", "\\ne", "\\approx"})
 
 
-def relation(found: Run, sets: Sets) -> Answer:
+def relation(run: Run, sets: Sets) -> Answer:
     """Return `x = 5`, `9 + 9 = 18`, `1/3 ≈ 0.333`, `1 < x < 5` or `y = 2x + 3` as an answer."""
-    signs = [token.text for token in top(found) if token.text in RELATIONS]
-    parts = split(found, *RELATIONS)
+    signs = [token.text for token in top(run) if token.text in RELATIONS]
+    parts = split(run, *RELATIONS)
     if len(parts) > 12:
         raise Unreadable("too many relations")
     if set(signs) & {"<", ">", "\\le", "\\ge", "\\ne"}:
         return _inequality(parts, signs)
     name = name_of(parts[0])
-    if name is None and found[0].kind == "command":
+    if name is None and run[0].kind == "command":
         name = _function_name(parts[0])
     rounded = signs[0] == "\\approx" and (not parts[0] or name is not None)
     if not parts[0] or name is not None:
@@ -72,12 +72,12 @@ def _is_identity(left: Node, right: Node) -> bool:
         return False
 
 
-def _function_name(found: Run) -> str | None:
+def _function_name(run: Run) -> str | None:
     r"""Return the text of unknown functions: \min, \gcd(48, 40); None for an expression."""
     try:
-        whole(found)
+        whole(run)
     except Unreadable:
-        return " ".join(token.text for token in found)
+        return " ".join(token.text for token in run)
     return None
 
 

@@ -15,57 +15,57 @@ OPEN = {"(": ")", "[": "]", "\\{": "\\}", "{": "}", "\\langle": "\\rangle"}
 HEDGES = word_set("or not no and but maybe perhaps if either neither nor unless possibly")
 
 
-def whole(found: Run, *, units: bool = False) -> Node:
+def whole(run: Run, *, units: bool = False) -> Node:
     """Return all tokens as one expression."""
-    parser = Parser(found, units=units)
+    parser = Parser(run, units=units)
     node = parser.expression()
     if parser.next is not None:
         raise Unreadable(f"'{parser.next.text}' after an expression")
     return node
 
 
-def name_of(found: Run) -> str | None:
+def name_of(run: Run) -> str | None:
     """Return the name before `=`: a variable, f(2), or words; None for an expression."""
-    if not found:
+    if not run:
         return None
-    texts = [token.text for token in found if token.text not in ("{", "}")]
+    texts = [token.text for token in run if token.text not in ("{", "}")]
     if _NAMES.fullmatch("".join(texts)):
         return "".join(texts)
-    if found[0].kind == "word" and all(token.kind == "word" for token in found):
-        words = [token.text.lower() for token in found]
+    if run[0].kind == "word" and all(token.kind == "word" for token in run):
+        words = [token.text.lower() for token in run]
         if words == ["e"] or words == ["i"] or words == ["pi"] or any(word in HEDGES for word in words):
             return None
         if any(word in _BAD_LABELS for word in words):
             raise Unreadable("a name other than the answer's")
-        return " ".join(words) if len(words) > 1 or len(words[0]) > 1 else found[0].text
-    if found[0].text in ("\\angle", "\\triangle", "\\overline", "\\Delta") and all(
-        token.kind == "word" for token in found[1:] if token.text not in ("{", "}")
+        return " ".join(words) if len(words) > 1 or len(words[0]) > 1 else run[0].text
+    if run[0].text in ("\\angle", "\\triangle", "\\overline", "\\Delta") and all(
+        token.kind == "word" for token in run[1:] if token.text not in ("{", "}")
     ):
         return "".join(texts)
-    if found[0].kind == "command" and len(found) == 1 and found[0].text[1:].isalpha() and found[0].text != "\\pi":
+    if run[0].kind == "command" and len(run) == 1 and run[0].text[1:].isalpha() and run[0].text != "\\pi":
         try:
-            return node.name if isinstance(node := whole(found), Var) else None
+            return node.name if isinstance(node := whole(run), Var) else None
         except Unreadable:
             return None
-    if found[0].text == "(" and encloses(found) and all(len(t) == 1 and t.isalpha() for t in texts[1:-1:2]):
+    if run[0].text == "(" and encloses(run) and all(len(t) == 1 and t.isalpha() for t in texts[1:-1:2]):
         letters = texts[1:-1:2]
         if set(texts[2:-1:2]) != {","} or letters != sorted(letters):
             raise Unreadable("coordinates in an unusual order")
         return "".join(texts)
-    if found[0].kind != "word" or len(found[0].text) > 3:
+    if run[0].kind != "word" or len(run[0].text) > 3:
         return None
     if len(texts) == 3 and texts[1] == "_" and texts[2].isalnum():
         return "".join(texts)
-    calls = len(found) > 3 and found[1].text == "(" and found[-1].text == ")" and encloses(found[1:])
-    primed = texts[1:] == ["'"] or (texts[1:3] == ["'", "("] and texts[-1] == ")" and encloses(found[2:]))
-    names = len(found[0].text) == 1 and found[0].text not in "xyzei"
+    calls = len(run) > 3 and run[1].text == "(" and run[-1].text == ")" and encloses(run[1:])
+    primed = texts[1:] == ["'"] or (texts[1:3] == ["'", "("] and texts[-1] == ")" and encloses(run[2:]))
+    names = len(run[0].text) == 1 and run[0].text not in "xyzei"
     return "".join(texts) if (calls and names) or primed else None
 
 
-def top(found: Run) -> list[Token]:
+def top(run: Run) -> list[Token]:
     """Return the tokens outside of all brackets."""
     level, result = 0, []
-    for token in found:
+    for token in run:
         if token.text in OPEN:
             level += 1
         elif token.text in OPEN.values():
@@ -75,63 +75,63 @@ def top(found: Run) -> list[Token]:
     return result
 
 
-def split(found: Run, *separators: str) -> list[Run]:
+def split(run: Run, *separators: str) -> list[Run]:
     """Return the runs between separators outside of brackets. (1, 2] counts as brackets too."""
     level, start = 0, 0
     parts: list[Run] = []
-    for place, token in enumerate(found):
+    for place, token in enumerate(run):
         if token.text in OPEN:
             level += 1
         elif token.text in OPEN.values():
             level -= 1
         elif level == 0 and token.text in separators:
-            parts.append(found[start:place])
+            parts.append(run[start:place])
             start = place + 1
-    parts.append(found[start:])
+    parts.append(run[start:])
     if len(parts) > MOST_MEMBERS:
         raise Unreadable(f"more than {MOST_MEMBERS} members")
     return parts
 
 
-def without_commas(found: Run) -> Run:
+def without_commas(run: Run) -> Run:
     """Return the tokens without the comma of `1, 2, and 3` and `1, or 2`."""
     joins = ("and", "or")
     return [
         token
-        for place, token in enumerate(found)
-        if token.text != "," or place + 1 == len(found) or found[place + 1].text not in joins
+        for place, token in enumerate(run)
+        if token.text != "," or place + 1 == len(run) or run[place + 1].text not in joins
     ]
 
 
-def encloses(found: Run) -> bool:
+def encloses(run: Run) -> bool:
     """Tell whether the last token closes the first token's bracket."""
     level = 0
-    for place, token in enumerate(found):
+    for place, token in enumerate(run):
         if token.text in OPEN:
             level += 1
         elif token.text in OPEN.values():
             level -= 1
             if level == 0:
-                return place == len(found) - 1
+                return place == len(run) - 1
     return False
 
 
-def is_fenced(found: Run) -> bool:
+def is_fenced(run: Run) -> bool:
     """Tell whether both ends are brackets."""
-    return bool(found) and found[0].text in ("(", "[", "\\{") and found[-1].text in (")", "]", "\\}")
+    return bool(run) and run[0].text in ("(", "[", "\\{") and run[-1].text in (")", "]", "\\}")
 
 
-def without_label(found: Run) -> Run:
+def without_label(run: Run) -> Run:
     """Return the tokens without `Domain:` or `the point` before them."""
-    colon = next((n for n, token in enumerate(found) if token.text == ":"), 0)
-    words = [token.text.lower() for token in found[:colon]]
+    colon = next((n for n, token in enumerate(run) if token.text == ":"), 0)
+    words = [token.text.lower() for token in run[:colon]]
     is_label = all(word.isalpha() and word not in HEDGES | _BAD_LABELS for word in words) and len("".join(words)) > 2
-    if is_label and colon + 1 < len(found):
-        return without_label(found[colon + 1 :])
-    place = 3 if [token.text.lower() for token in found[:3]] == ["the", "answer", "is"] else 0
-    while place < len(found) - 1 and found[place].text.lower() in _NOUNS:
+    if is_label and colon + 1 < len(run):
+        return without_label(run[colon + 1 :])
+    place = 3 if [token.text.lower() for token in run[:3]] == ["the", "answer", "is"] else 0
+    while place < len(run) - 1 and run[place].text.lower() in _NOUNS:
         place += 1
-    return found[place:]
+    return run[place:]
 
 
 _NAMES = re.compile(

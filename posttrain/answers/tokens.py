@@ -88,18 +88,18 @@ def tokens(text: str) -> list[Token]:
         raise Unreadable(f"longer than {LONGEST} characters")
     plain = _plain(text)
     lists = _brackets_with_lists(plain)
-    found: list[Token] = []
+    result: list[Token] = []
     place, gap = 0, False
     while place < len(plain):
         if plain[place] in " \t\n\r":
             place, gap = place + 1, True
             continue
         token, place = _token(plain, place, gap, lists)
-        found.append(token)
+        result.append(token)
         gap = False
-        if len(found) > MOST_TOKENS:
+        if len(result) > MOST_TOKENS:
             raise Unreadable(f"more than {MOST_TOKENS} parts")
-    return found
+    return result
 
 
 def _token(text: str, place: int, gap: bool, lists: set[int]) -> tuple[Token, int]:  # noqa: FBT001
@@ -131,19 +131,19 @@ def _number(text: str, place: int, gap: bool, lists: set[int]) -> tuple[Token, i
         return Token("number", repeated[0], gap, _repeating(repeated[1], repeated[2])), repeated.end()
     after_comma = place > 1 and text[place - 1] == "," and text[place - 2].isdigit()
     single = place in lists or text[place - 1 : place] in ("_", "^")
-    found = None if single or after_comma else _COMMAS.match(text, place)
-    found = found or (None if single else _SPACES.match(text, place)) or _NUMBER.match(text, place)
-    if not found:
+    match = None if single or after_comma else _COMMAS.match(text, place)
+    match = match or (None if single else _SPACES.match(text, place)) or _NUMBER.match(text, place)
+    if not match:
         raise Unreadable("a point without digits")
-    digits, end = re.sub(r"[, ]", "", found[0]), found.end()
+    digits, end = re.sub(r"[, ]", "", match[0]), match.end()
     if len(digits) > MOST_DIGITS:
         raise Unreadable(f"a number of more than {MOST_DIGITS} digits")
     value = Fraction(digits if not digits.startswith(".") else "0" + digits)
     if power := _POWER_OF_TEN.match(text, end):
         if abs(int(power[1])) > MOST_DIGITS:
             raise Unreadable("an exponent that is too large")
-        return Token("number", found[0] + power[0], gap, value * Fraction(10) ** int(power[1])), power.end()
-    return Token("number", found[0], gap, value), end
+        return Token("number", match[0] + power[0], gap, value * Fraction(10) ** int(power[1])), power.end()
+    return Token("number", match[0], gap, value), end
 
 
 def _repeating(start: str, again: str) -> Fraction:
@@ -160,7 +160,7 @@ def _plain(text: str) -> str:
     text = text.translate(_TABLE).replace("\\\\", "\ue001")
     text = re.sub(r"[\u2013\u2014](?=[\d\\.$(])", "-", text) if text[:1] in "\u2013\u2014" else text
     text = _scripts(_scripts(text, _RAISED, "^"), _LOWERED, "_")
-    text = _ALIGNED.sub(lambda found: found[2].replace("&", ""), text)
+    text = _ALIGNED.sub(lambda match: match[2].replace("&", ""), text)
     text = re.sub(r"(?<=mathbb\{R\})\s*\\\s+(?=\\?\{)", r"\\setminus ", text)
     text = re.sub(r"(\d)\u00b0\s?(\d+)'(?:\s?(\d+)(?:\"|''))?", _arc, text)
     text = re.sub(r"(\d)'\s?(\d+)(?:\"|'')", r"\1 ft \2 in", text)
@@ -186,15 +186,15 @@ def _plain(text: str) -> str:
     return _without_delimiters(_without_markdown(text.replace("\ue001", "\\\\")))
 
 
-def _small_fraction(found: re.Match[str]) -> str:
+def _small_fraction(match: re.Match[str]) -> str:
     """Return a fraction of superscript and subscript digits."""
-    top, bottom = ("".join({**_RAISED, **_LOWERED}[digit] for digit in part) for part in found.groups())
+    top, bottom = ("".join({**_RAISED, **_LOWERED}[digit] for digit in part) for part in match.groups())
     return rf"\frac{{{top}}}{{{bottom}}}"
 
 
-def _arc(found: re.Match[str]) -> str:
+def _arc(match: re.Match[str]) -> str:
     """Return minutes and seconds of an angle by name."""
-    return f"{found[1]} degrees {found[2]} arcminutes" + (f" {found[3]} arcseconds" if found[3] else "")
+    return f"{match[1]} degrees {match[2]} arcminutes" + (f" {match[3]} arcseconds" if match[3] else "")
 
 
 def _scripts(text: str, signs: dict[str, str], mark: str) -> str:

@@ -155,19 +155,19 @@ _AREAS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _RAISED = {"squared": 2, "cubed": 3}
 
 
-def ends_expression(found: Sequence[Token], place: int) -> bool:
+def ends_expression(run: Sequence[Token], place: int) -> bool:
     """Tell whether a unit that ends the answer begins here."""
     try:
-        unit_of(found[place:])
+        unit_of(run[place:])
     except Unreadable:
         return False
     return True
 
 
-def unit_of(found: Sequence[Token]) -> tuple[int, Unit | None]:
+def unit_of(run: Sequence[Token]) -> tuple[int, Unit | None]:
     """Return all tokens after a number as a factor (million) and a unit."""
-    found = _without_fraction(found)
-    words = [token for token in found if token.text not in ("{", "}")]
+    run = _without_fraction(run)
+    words = [token for token in run if token.text not in ("{", "}")]
     if len(words) > 2 and (words[0].text, words[-1].text) in (("(", ")"), ("[", "]")):
         words = [replace(words[1], gap=True), *words[2:-1]]
     words = words[1:] if len(words) == 2 and words[0].text == "US" else words
@@ -182,13 +182,13 @@ def unit_of(found: Sequence[Token]) -> tuple[int, Unit | None]:
     return scale, _unit_of(words) if words else None
 
 
-def _without_fraction(found: Sequence[Token]) -> Sequence[Token]:
+def _without_fraction(run: Sequence[Token]) -> Sequence[Token]:
     r"""`\frac{m}{s}` as m / s."""
-    texts = [token.text for token in found]
+    texts = [token.text for token in run]
     if texts[:2] != ["\\frac", "{"] or texts.count("{") != 2 or texts[-1] != "}":
-        return found
+        return run
     middle = texts.index("}")
-    return [*found[2:middle], Token("sign", "/", gap=False), *found[middle + 2 : -1]]
+    return [*run[2:middle], Token("sign", "/", gap=False), *run[middle + 2 : -1]]
 
 
 def _unit_of(words: Sequence[Token]) -> Unit:

@@ -54,13 +54,13 @@ def rename_hint(row: Mapping[str, Any], kind: Kind) -> str:
         return ""
     for layout in LAYOUTS[kind]:
         free = [name for name in row if name not in layout and row[name] is not None]
-        found: dict[str, str] = {}
+        renamed: dict[str, str] = {}
         for name in layout:
             if row.get(name) is None and (other := _other_name(name, free)):
-                found[other] = name
+                renamed[other] = name
                 free.remove(other)
-        if found and all(row.get(name) is not None or name in found.values() for name in layout):
-            return "".join(f"Rename '{other}' to '{name}'. " for other, name in found.items())
+        if renamed and all(row.get(name) is not None or name in renamed.values() for name in layout):
+            return "".join(f"Rename '{other}' to '{name}'. " for other, name in renamed.items())
     return ""
 
 

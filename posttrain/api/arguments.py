@@ -73,8 +73,8 @@ def _once(value: Any, seen: set[int]) -> str:
         return name
     seen.add(id(value))
     if isinstance(value, type):
-        own = not _is_installed(value.__module__, None)
-        return name + plain_arguments((value.__bases__, dict(_members(value))) if own else (), seen)
+        is_users = not _is_installed(value.__module__, None)
+        return name + plain_arguments((value.__bases__, dict(_members(value))) if is_users else (), seen)
     cells = [cell.cell_contents for cell in value.__closure__ or () if cell != type(cell)()]
     parts: tuple[Any, ...] = (cells, value.__defaults__, value.__kwdefaults__)
     if not _is_installed(value.__module__, value.__code__):

@@ -61,9 +61,9 @@ def evaluate_model(
     Example: `evaluate_model(model, tokenizer, prompts, {"correct": 1.0}).metrics["score"]`
     """
     if config is None:
-        own = {"samples": samples, "seed": seed, "max_failed": max_failed, **_scored_by(reward)}
-        own["sampling"] = {"max_tokens": max_tokens, "temperature": temperature, **(sampling or {})}
-        config = check(EvaluateConfig, own, where=NAME, file="arguments")
+        values = {"samples": samples, "seed": seed, "max_failed": max_failed, **_scored_by(reward)}
+        values["sampling"] = {"max_tokens": max_tokens, "temperature": temperature, **(sampling or {})}
+        config = check(EvaluateConfig, values, where=NAME, file="arguments")
         refuse_truncation(config, reference)
     else:
         given: dict[str, Any] = {"reward": (reward, None), "samples": (samples, 8), "sampling": (sampling, None)}
@@ -77,8 +77,8 @@ def evaluate_model(
         scorer = config.scorer(policy.runtime, policy.text, scored_by, where)
         if scored_by is None:  # a reward model takes memory, which the sampler needs first
             scorer.load(asked)
-        found = PolicySampling(config, policy, asked, other, name, where).run(sampler)
-        return scored_completions(config, found, scorer, where)
+        sampled = PolicySampling(config, policy, asked, other, name, where).run(sampler)
+        return scored_completions(config, sampled, scorer, where)
 
 
 def score_completions(
@@ -107,8 +107,8 @@ def score_completions(
         fix = "Give the result of sample_completions, or evaluation.completions"
         raise DataError(what=what, where="completions", fix=fix)
     if config is None:
-        own = {"max_failed": max_failed, **_scored_by(reward)}
-        config = check(EvaluateConfig, own, where=SCORE, file="arguments")
+        values = {"max_failed": max_failed, **_scored_by(reward)}
+        config = check(EvaluateConfig, values, where=SCORE, file="arguments")
     else:
         check_config(config, EvaluateConfig, SCORE, {"reward": (reward, None), "max_failed": (max_failed, 0.0)})
     alone = all(term.reward.each for term in config.terms.values())  # functions of a rollout, which use no device

@@ -28,16 +28,16 @@ def frozen(model: Any, tokenizer: Any, config: FrozenSampling) -> Iterator[Sampl
         raise ParamsError(what="a transformers model needs its tokenizer", where="tokenizer", fix="Give it")
     if config.engine != "builtin":
         what, fix = (
-            ("it loads the model itself"),
+            "it loads the model itself",
             "Load it with posttrain.load_frozen(folder, config), and pass the result",
         )
         raise ParamsError(what=what, where="config.engine", fix=fix)
     from posttrain.models.master_weights import computing
 
-    own = own_model(model)
-    runtime = Runtime(device_of(own))
-    with our_attention(own), computing(own, runtime):
-        yield SampledModel(own, Path(), text_of(own, tokenizer, config.date, config.template), runtime)
+    plain = own_model(model)
+    runtime = Runtime(device_of(plain))
+    with our_attention(plain), computing(plain, runtime):
+        yield SampledModel(plain, Path(), text_of(plain, tokenizer, config.date, config.template), runtime)
 
 
 @contextmanager

@@ -61,8 +61,8 @@ def evaluate_likelihood(
         if is_scorer(model.policy):
             return _by_scorer(model, table, kind, config.seed, where)
     with frozen(model, tokenizer, config) as policy, beside(reference, policy.runtime) as other:
-        found = measure_likelihood(policy, table, kind, reference=other, seed=config.seed, source=f"{where}: rows")
-    return Evaluation(found.metrics, found.rollouts, [], None)
+        measured = measure_likelihood(policy, table, kind, reference=other, seed=config.seed, source=f"{where}: rows")
+    return Evaluation(measured.metrics, measured.rollouts, [], None)
 
 
 def _of_folder(folder: Path, config: EvaluateConfig) -> SampledModel:
@@ -78,21 +78,21 @@ def _by_scorer(model: SampledModel, rows: pl.DataFrame, kind: LikelihoodKind, se
         raise DataError(what=what, where=f"{where}.policy", fix="Give pairs, or a language model")
     answers = pair_answers(model.text, rows)
     scores = RewardModel(model.folder, model.runtime, model.text)(answers)
-    found = measure_pairs(rows, (answers, scores), odds=True, seed=seed)
-    return Evaluation(found.metrics, found.rollouts, [], None)
+    measured = measure_pairs(rows, (answers, scores), odds=True, seed=seed)
+    return Evaluation(measured.metrics, measured.rollouts, [], None)
 
 
 def _table(rows: Sequence[Any], kind: LikelihoodKind) -> pl.DataFrame:
     """Return rows in memory as a table of this kind."""
     refuse_no_rows(rows, "rows")
-    found = []
+    converted = []
     for number, row in enumerate(rows):
         try:
-            found.append(convert(row if isinstance(row, Mapping) else {"prompt": row}, kind))
+            converted.append(convert(row if isinstance(row, Mapping) else {"prompt": row}, kind))
         except RowError as error:
             fix = (
                 f"{rename_hint(row, kind) if isinstance(row, Mapping) else ''}docs/data.md lists the columns of {kind}"
             )
             raise DataError(what=str(error), where=f"rows[{number}]", fix=fix) from error
-    table = table_of(found, kind).with_columns(split=pl.lit("heldout"))
+    table = table_of(converted, kind).with_columns(split=pl.lit("heldout"))
     return with_ids(table.with_columns(task=pl.lit("")) if kind == "prompts" else table, kind)

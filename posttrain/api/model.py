@@ -135,7 +135,7 @@ def _requests(prompts: Sequence[Sequence[int]], n: int) -> list[Request]:
     requests = []
     for ids in prompts:
         name = hashlib.sha256(repr(list(ids)).encode()).hexdigest()
-        requests += [Request(ids, f"{name}:{drawn[name] + nth}") for nth in range(n)]
+        requests += [Request(ids, f"{name}:{drawn[name] + number}") for number in range(n)]
         drawn[name] += n
     return requests
 

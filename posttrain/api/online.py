@@ -148,7 +148,7 @@ def _check_corpus(params: OnlineConfig, corpus: Sequence[str] | Sequence[Example
     if bool(getattr(params, "ptx", 0)) == bool(len(corpus)):
         return
     what = (
-        ("ptx trains on pretraining text, but none is given")
+        "ptx trains on pretraining text, but none is given"
         if not len(corpus)
         else "only ptx trains on pretraining text"
     )
@@ -192,7 +192,7 @@ def _params(
         raise ParamsError(what=what, where=f"settings.{twice[0]}", fix=f"Give `{ARGUMENTS[twice[0]]}`")
     if reward is None:
         raise ParamsError(what="there is no reward", where="reward", fix="Give a function of rollouts, or a config")
-    own: dict[str, Any] = {"reward": terms_given(reward), "seed": seed, **given}
+    values: dict[str, Any] = {"reward": terms_given(reward), "seed": seed, **given}
     if heldout and "watch" not in given:
-        own["watch"] = WatchParams(reward=terms_given(reward))
-    return OnlineConfig.preset(algorithm, **own)
+        values["watch"] = WatchParams(reward=terms_given(reward))
+    return OnlineConfig.preset(algorithm, **values)

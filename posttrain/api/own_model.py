@@ -67,7 +67,7 @@ def our_attention(model: Any) -> Iterator[None]:
             "Call model.float(); on a GPU it is computed in bfloat16 and updated in float32",
         )
         raise ModelError(what=what, where=type(model).__name__, fix=fix)
-    own = model.config._attn_implementation
+    model_attention = model.config._attn_implementation
     try:
         ours = register()
         if not hasattr(model, "runs_in_rows"):
@@ -77,7 +77,7 @@ def our_attention(model: Any) -> Iterator[None]:
             model.set_attn_implementation(ours)
         yield
     finally:
-        model.set_attn_implementation(own)
+        model.set_attn_implementation(model_attention)
 
 
 def frozen_of(model: Any, reference: Any | None, *, moves: bool) -> Any:

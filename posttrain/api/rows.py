@@ -47,24 +47,24 @@ def config_of(
     amounts = check(Amounts, dict(numbers), where="train_model", file="arguments")
     values = {**given, "epochs": amounts.epochs, "batch": amounts.batch_size, "optimizer": dict(optimizer or {})}
     values |= {"watch": {"every": amounts.evaluate_every}} if watched else {}
-    own, most = dict(settings or {}), {"max_tokens": 2**31}  # a call leaves no row out
+    chosen, most = dict(settings or {}), {"max_tokens": 2**31}  # a call leaves no row out
     if algorithm == "reward":
-        knobs = check(RewardConfig, own, where="reward", file="settings")
-        if knobs.compare == "ranks":
+        objective = check(RewardConfig, chosen, where="reward", file="settings")
+        if objective.compare == "ranks":
             what, fix = (
-                ("ranks compares several rows, but a call only compares the answers of one row"),
-                ("Give pairs, or use a pipeline (docs/algorithms.md)"),
+                "ranks compares several rows, but a call only compares the answers of one row",
+                "Give pairs, or use a pipeline (docs/algorithms.md)",
             )
             raise ParamsError(what=what, where="settings.compare", fix=fix)
-        return check(RewardTraining, {**values, **most, "objective": knobs}, where="train_model", file="arguments")
+        return check(RewardTraining, {**values, **most, "objective": objective}, where="train_model", file="arguments")
     if algorithm == "sft":
-        likelihood = check(LikelihoodConfig, own, where="sft", file="settings")
+        likelihood = check(LikelihoodConfig, chosen, where="sft", file="settings")
         return check(SftConfig, {**values, **most, "objective": likelihood}, where="train_model", file="arguments")
     if algorithm not in PREFERENCE_ROWS and _learns_from_samples(algorithm):
         what = f"'{algorithm}' trains on the policy's samples, but train_model trains on given rows"
         fix = "Use posttrain.train_online, or posttrain.losses.policy_loss in your own loop"
         raise ParamsError(what=what, where="algorithm", fix=fix)
-    return PreferenceTraining.preset(algorithm, **{**values, **most, **own})
+    return PreferenceTraining.preset(algorithm, **{**values, **most, **chosen})
 
 
 def _learns_from_samples(algorithm: str) -> bool:
@@ -130,7 +130,7 @@ def questions_of(rows: Sequence[Mapping[str, Any] | Example]) -> list[Conversati
     for number, row in enumerate(rows):
         if isinstance(row, Example):
             what, fix = (
-                ("these rows have tokens, but no turns"),
+                "these rows have tokens, but no turns",
                 "Give sft rows, so that the teacher can read their turns",
             )
             raise DataError(what=what, where="demonstrations", fix=fix)
@@ -153,8 +153,8 @@ def _kind(objective: MeasuredObjective) -> Kind:
 def _is_paired(objective: MeasuredObjective) -> bool:
     """Tell whether a row has two answers."""
     if isinstance(objective, RewardObjective):
-        return objective.knobs.compare == "pairs"
-    return isinstance(objective, PreferenceObjective) and objective.knobs.paired
+        return objective.config.compare == "pairs"
+    return isinstance(objective, PreferenceObjective) and objective.config.paired
 
 
 def _answer(text: ChatText, read: Mapping[str, Any], column: str) -> TokenRow:

@@ -82,10 +82,10 @@ def score(model: Any, tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> list
             raise DataError(what=str(error), where=f"rows[{number}]", fix=fix) from error
         tokens += exchanges(text, [{**read, **turns}], "completion")
     check_rows(text, [len(row) for row in tokens], "rows")
-    found = [0.0] * len(tokens)
+    scores = [0.0] * len(tokens)
     with our_attention(model), computing(model, runtime):
         for places in micro_batches([len(row) for row in tokens], list(range(len(tokens))), MICRO_TOKENS):
             packed = pack([tokens[place] for place in places]).to(runtime.device)
             for place, value in zip(places, score_rows(model, packed).tolist(), strict=True):
-                found[place] = value - shift
-    return found
+                scores[place] = value - shift
+    return scores

@@ -106,8 +106,8 @@ def _config(
     """Return the settings of a call, read like those of a run."""
     if config is not None:
         return config
-    own = {**(settings or {}), "seed": seed, **({} if reward is None else {"reward": terms_given(reward)})}
-    return StudentConfig.preset(algorithm, **own)
+    values = {**(settings or {}), "seed": seed, **({} if reward is None else {"reward": terms_given(reward)})}
+    return StudentConfig.preset(algorithm, **values)
 
 
 def _named(teacher: Any, model: Any, config: StudentConfig) -> dict[str, Any]:
@@ -124,11 +124,11 @@ def _named(teacher: Any, model: Any, config: StudentConfig) -> dict[str, Any]:
     several = teacher if isinstance(teacher, Mapping) else {TEACHER: teacher}
     if not several:
         raise ParamsError(what="it contains no teachers", where="teacher", fix="Give at least one")
-    found = {}
+    teachers = {}
     for name, one in several.items():
         where = f"teacher.{name}" if isinstance(teacher, Mapping) else "teacher"
-        found[str(name)] = own_model(one) if hasattr(one, "config") else model_folder(one, where)
-    return found
+        teachers[str(name)] = own_model(one) if hasattr(one, "config") else model_folder(one, where)
+    return teachers
 
 
 @contextmanager

@@ -36,28 +36,30 @@ def page(repo: Repo, name: str) -> str:
 def _explained(chain: list[BaseException], repo: Repo, name: str, revision: str) -> tuple[str, str]:
     from huggingface_hub import errors, get_token
 
-    def found(*kinds: type[BaseException]) -> bool:
+    def is_caused_by(*kinds: type[BaseException]) -> bool:
         return any(isinstance(raised, kinds) for raised in chain)
 
     noun = "data set" if repo == "dataset" else "model"
     status = next((raised.response.status_code for raised in chain if isinstance(raised, errors.HfHubHTTPError)), None)
-    if found(errors.GatedRepoError):
+    if is_caused_by(errors.GatedRepoError):
         accept = f"Accept its terms at {page(repo, name)}"
         known = get_token() is not None
         return (
             f"the {noun} '{name}' is gated",
             f"{accept} with the account of your token" if known else f"{accept}, then {_LOGIN}",
         )
-    if found(errors.LocalTokenNotFoundError) or (status == 401 and not found(errors.RepositoryNotFoundError)):
+    if is_caused_by(errors.LocalTokenNotFoundError) or (
+        status == 401 and not is_caused_by(errors.RepositoryNotFoundError)
+    ):
         return (
             "the Hub refuses your token: it is invalid or has expired",
             "Log in again with `hf auth login`, or set HF_TOKEN to a valid token",
         )
-    if found(errors.RevisionNotFoundError):
+    if is_caused_by(errors.RevisionNotFoundError):
         return f"the {noun} '{name}' has no commit {revision}", f"Copy the commit from {page(repo, name)}/commits/main"
-    if found(errors.DisabledRepoError):
+    if is_caused_by(errors.DisabledRepoError):
         return f"the Hub has disabled the {noun} '{name}'", f"Use another; {page(repo, name)} may say why"
-    if found(errors.RepositoryNotFoundError):
+    if is_caused_by(errors.RepositoryNotFoundError):
         return f"the {noun} '{name}' is not found, or is private", f"Check its name; if it is private, {_LOGIN}"
     if status in (403, 429) or (status or 0) >= 500:
         fixes = {403: "Give HF_TOKEN a token that may read it", 429: "Wait a while, or log in with `hf auth login`"}

@@ -120,7 +120,8 @@ def _series(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:
     sizes = [len(turns) for turns in values]
     flat = [turn for turns in values for turn in turns]
     fields = {
-        part: pl.Series([turn[nth] for turn in flat], dtype=pl.String()) for nth, part in enumerate(("role", "content"))
+        part: pl.Series([turn[index] for turn in flat], dtype=pl.String())
+        for index, part in enumerate(("role", "content"))
     }
     turns = pl.DataFrame({"row": np.repeat(np.arange(len(sizes)), sizes), name: pl.DataFrame(fields).to_struct()})
     grouped = turns.group_by("row", maintain_order=True).agg(name)
@@ -254,7 +255,7 @@ def _labelled_steps(row: Row) -> list[dict[str, Any]]:
         raise RowError(f"'completions' is {short_repr(steps)}; give a list of texts, one for each step")
     if not isinstance(labels, list) or len(labels) != len(steps):
         raise RowError(f"'labels' is {short_repr(labels)}; give a list of {len(steps)}, one for each step")
-    texts = ["\n".join(steps[: nth + 1]) for nth in range(len(steps))]
+    texts = ["\n".join(steps[: index + 1]) for index in range(len(steps))]
     answers = [turns({"prompt": row["prompt"], "completion": part}, "completion") for part in texts]
     return [
         {"prompt": prompt, "completion": answer[-1:], "label": _label(label, "labels")}

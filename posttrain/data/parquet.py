@@ -88,8 +88,8 @@ def check_decoded_size(stream: BinaryIO, columns: Collection[str], limit: int | 
     with pq.ParquetFile(stream) as parquet:
         footer = parquet.metadata
         for group in range(footer.num_row_groups):
-            for nth in range(footer.num_columns):
-                chunk = footer.row_group(group).column(nth)
+            for index in range(footer.num_columns):
+                chunk = footer.row_group(group).column(index)
                 if chunk.path_in_schema.split(".")[0] in columns:
                     stored = _unpacked_size(stream, chunk, min(_LARGEST_PAGE, allowed * 3 // 8))
                     stored = max(stored, chunk.total_uncompressed_size)
@@ -171,5 +171,5 @@ def _arrow(frame: pl.DataFrame) -> pa.Table:
 def _decode_names(field: pa.Field) -> None:
     """Raise for a name that is not UTF-8, because polars would panic. (Such metadata is left out above.)"""
     _ = field.name
-    for nth in range(field.type.num_fields):
-        _decode_names(field.type.field(nth))
+    for index in range(field.type.num_fields):
+        _decode_names(field.type.field(index))

@@ -22,15 +22,15 @@ def page_sizes(stream: BinaryIO, start: int, length: int) -> Iterator[int]:
         stream.seek(place)
         header = _Header(stream.read(min(4096, end - place)))
         try:
-            found = header.fields()
+            fields = header.fields()
         except IndexError:
             stream.seek(place)
             header = _Header(stream.read(min(_WINDOW, end - place)))
             try:
-                found = header.fields()
+                fields = header.fields()
             except IndexError as error:
                 raise ValueError("the header of a page is damaged") from error
-        unpacked, packed = found.get(2, -1), found.get(3, -1)
+        unpacked, packed = fields.get(2, -1), fields.get(3, -1)
         if unpacked < 0 or not 0 <= packed <= end - place - header.place:
             raise ValueError("the header of a page is damaged")
         yield unpacked
@@ -47,14 +47,14 @@ class _Header:
         """Return the struct's numbers by field, and skip other fields."""
         if depth > _DEEPEST:
             raise ValueError("the header of a page is nested too deeply")
-        found, field = dict[int, int](), 0
+        numbers, field = dict[int, int](), 0
         while byte := self._byte():
             field = field + (byte >> 4) if byte >> 4 else self._number()
             if byte & 15 in _NUMBERS:
-                found[field] = self._number()
+                numbers[field] = self._number()
             else:
                 self._pass(byte & 15, depth)
-        return found
+        return numbers
 
     def _pass(self, kind: int, depth: int) -> None:
         """Skip the value of a field."""

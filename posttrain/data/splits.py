@@ -32,10 +32,10 @@ def split_names(wanted: Mapping[Split, str], names: list[str]) -> dict[str, Spli
 
     `wanted` replaces common names; unknown names are left out.
     """
-    own = {name: split for split, name in wanted.items()} or {
+    split_of = {name: split for split, name in wanted.items()} or {
         name: SPLIT_NAMES[name.lower()] for name in names if name.lower() in SPLIT_NAMES
     }
-    return {name: own[name] for name in names if name in own}
+    return {name: split_of[name] for name in names if name in split_of}
 
 
 def training_prompts(prompts: pl.DataFrame, table: Path) -> pl.DataFrame:

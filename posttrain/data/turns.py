@@ -39,7 +39,7 @@ def turns(row: Row, name: str) -> Turns:
     if isinstance(value, str):
         return [(_ROLE_OF.get(name, "user"), text(value, name))]
     if isinstance(value, list):
-        return [_turn(turn, f"turn {nth} of '{name}'", ()) for nth, turn in enumerate(value, 1)]
+        return [_turn(turn, f"turn {number} of '{name}'", ()) for number, turn in enumerate(value, 1)]
     raise RowError(f"'{name}' is {type_name(value)}; give a text, or a list of turns with 'role' and 'content'")
 
 
@@ -50,8 +50,8 @@ def conversation(row: Row, *names: str) -> dict[str, Any]:
     for name in names:
         value = row[name]
         if isinstance(value, list):
-            for nth, turn in enumerate(value, 1):
-                where = f"turn {nth} of '{name}'"
+            for number, turn in enumerate(value, 1):
+                where = f"turn {number} of '{name}'"
                 messages.append(_turn(turn, where, FIELDS))
                 fields.append(_fields(turn, where) if _has_more(turn) else {})
         else:
@@ -61,7 +61,7 @@ def conversation(row: Row, *names: str) -> dict[str, Any]:
     if any(fields):
         _check_tool_use(messages, fields, tools)
         _check_trained(messages, fields)
-    return {"messages": messages, "tools": tools, "fields": _kept(fields) if any(fields) else None}
+    return {"messages": messages, "tools": tools, "fields": _as_json(fields) if any(fields) else None}
 
 
 def _check_tool_use(messages: Turns, fields: list[dict[str, Any]], tools: str | None) -> None:
@@ -69,16 +69,16 @@ def _check_tool_use(messages: Turns, fields: list[dict[str, Any]], tools: str | 
     known = {tool_name(load) for load in json.loads(tools)} if tools else None
     seen: set[str] = set()
     open_ids: set[str] = set()
-    for nth, ((role, _), field) in enumerate(zip(messages, fields, strict=True), 1):
+    for number, ((role, _), field) in enumerate(zip(messages, fields, strict=True), 1):
         if role != "tool":
             open_ids = set()
         for call in field.get("tool_calls", ()):
             name, given = call["function"]["name"], call.get("id")
             if known is not None and name not in known:
                 listed = ", ".join(sorted(map(str, known)))
-                raise RowError(f"turn {nth} calls {short_repr(name)}, which is not in 'tools' ({listed}); add it")
+                raise RowError(f"turn {number} calls {short_repr(name)}, which is not in 'tools' ({listed}); add it")
             if given in seen:
-                raise RowError(f"turn {nth} has the call id {short_repr(given)}, which occurs twice; rename one")
+                raise RowError(f"turn {number} has the call id {short_repr(given)}, which occurs twice; rename one")
             if given is not None:
                 seen.add(given)
                 open_ids.add(given)
@@ -86,7 +86,7 @@ def _check_tool_use(messages: Turns, fields: list[dict[str, Any]], tools: str | 
         if answered is not None and answered not in open_ids:
             calls = f"(its calls: {', '.join(sorted(open_ids))})" if open_ids else "(it has no open calls)"
             raise RowError(
-                f"turn {nth} answers the call {short_repr(answered)}, which the assistant's turn before it "
+                f"turn {number} answers the call {short_repr(answered)}, which the assistant's turn before it "
                 f"did not make {calls}; fix tool_call_id"
             )
         open_ids.discard(answered or "")
@@ -104,7 +104,7 @@ def sharegpt(row: Row) -> dict[str, Any]:
     value = row["conversations"]
     if not isinstance(value, list):
         raise RowError(f"'conversations' is {type_name(value)}; give a list of turns with 'from' and 'value'")
-    renamed = [_from_value(turn, f"turn {nth} of 'conversations'") for nth, turn in enumerate(value, 1)]
+    renamed = [_from_value(turn, f"turn {number} of 'conversations'") for number, turn in enumerate(value, 1)]
     return conversation({**row, "conversations": renamed}, "conversations")
 
 
@@ -184,26 +184,26 @@ def _from_value(turn: Any, where: str) -> Any:
 
 def _fields(turn: Row, where: str) -> dict[str, Any]:
     """Return a turn's fields besides role and content, without nulls (parquet adds nulls for other turns' fields)."""
-    found = {name: turn[name] for name in FIELDS if turn.get(name) not in (None, [])}
-    if WEIGHT in found and _weight(found, turn, where) == 1:
-        del found[WEIGHT]
-    for name, value in found.items():
+    used = {name: turn[name] for name in FIELDS if turn.get(name) not in (None, [])}
+    if WEIGHT in used and _weight(used, turn, where) == 1:
+        del used[WEIGHT]
+    for name, value in used.items():
         if name not in ("tool_calls", WEIGHT) and not isinstance(value, str):
             raise RowError(f"'{name}' of {where} is {type_name(value)}; give a text")
-    if "tool_calls" in found:
-        if turn["role"] != "assistant" or not isinstance(found["tool_calls"], list):
+    if "tool_calls" in used:
+        if turn["role"] != "assistant" or not isinstance(used["tool_calls"], list):
             raise RowError(f"'tool_calls' of {where} must be a list, in a turn of the assistant; fix the row")
-        found["tool_calls"] = [_call(call, where) for call in found["tool_calls"]]
-    _check_texts(found, where)
-    return found
+        used["tool_calls"] = [_call(call, where) for call in used["tool_calls"]]
+    _check_texts(used, where)
+    return used
 
 
-def _weight(found: dict[str, Any], turn: Row, where: str) -> int:
+def _weight(fields: dict[str, Any], turn: Row, where: str) -> int:
     """Tell whether a turn is trained, as a number. Reject other weights."""
-    value = found[WEIGHT]
+    value = fields[WEIGHT]
     if isinstance(value, bool) or value not in (0, 1) or turn["role"] != "assistant":
         raise RowError(f"{where} has the weight {short_repr(value)}; give 0 or 1, to a turn of the assistant")
-    found[WEIGHT] = int(value)
+    fields[WEIGHT] = int(value)
     return int(value)
 
 
@@ -235,7 +235,7 @@ def _tools(row: Row) -> str | None:
     if not isinstance(tools, list) or not all(tool_name(tool) for tool in tools):
         raise RowError(f"'tools' is {short_repr(value)}; give a list of function schemas, each with a name")
     _check_texts(tools, "'tools'")
-    return _kept(tools)
+    return _as_json(tools)
 
 
 def variables(row: Row) -> str | None:
@@ -250,7 +250,7 @@ def variables(row: Row) -> str | None:
     return canonical(given)
 
 
-def _kept(value: Any) -> str:
+def _as_json(value: Any) -> str:
     """Return JSON with the keys in their order, because templates write them in this order."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 

@@ -59,19 +59,19 @@ def gathered(value: Any) -> list[Any]:
     """Return every process's JSON-compatible value, in the order of their numbers."""
     if not _connected():
         return [value]
-    mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    return [json.loads(part.numpy().tobytes()) for part in gathered_tensors(mine)]
+    encoded = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    return [json.loads(part.numpy().tobytes()) for part in gathered_tensors(encoded)]
 
 
-def gathered_tensors(mine: torch.Tensor) -> list[torch.Tensor]:
+def gathered_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return every process's one-dimensional tensor. Their lengths may differ."""
     if not _connected():
-        return [mine]
+        return [tensor]
     sizes = [torch.zeros(1, dtype=torch.long) for _ in range(count())]
-    torch.distributed.all_gather(sizes, torch.tensor([mine.numel()]))
+    torch.distributed.all_gather(sizes, torch.tensor([tensor.numel()]))
     longest = max(int(size) for size in sizes)
-    padded = mine.new_zeros(longest)
-    padded[: mine.numel()] = mine
+    padded = tensor.new_zeros(longest)
+    padded[: tensor.numel()] = tensor
     parts = [torch.empty_like(padded) for _ in sizes]
     torch.distributed.all_gather(parts, padded)
     return [part[: int(size)] for part, size in zip(parts, sizes, strict=True)]

@@ -21,15 +21,15 @@ def circles(wins: Mapping[Pair, float]) -> list[Circle]:
         if win != 0.5:
             winner, loser = (first, second) if win > 0.5 else (second, first)
             beaten.setdefault(winner, []).append(loser)
-    found = {
+    shortest = {
         _turned(path) for winner, losers in beaten.items() for loser in losers if (path := _way(loser, winner, beaten))
     }
-    return sorted(found, key=lambda circle: (len(circle), circle))
+    return sorted(shortest, key=lambda circle: (len(circle), circle))
 
 
 def is_clear(circle: Circle, clear: Collection[Pair]) -> bool:
     """Tell whether every win of a circle is clear. `clear`: (winner, loser)."""
-    return all((one, circle[(nth + 1) % len(circle)]) in clear for nth, one in enumerate(circle))
+    return all((one, circle[(index + 1) % len(circle)]) in clear for index, one in enumerate(circle))
 
 
 def _way(start: str, end: str, beaten: Mapping[str, Sequence[str]]) -> list[str] | None:

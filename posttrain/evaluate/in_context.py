@@ -34,12 +34,12 @@ def encode_in_context(
         raise DataError(what=what, where=where, fix="Take examples from the split train")
     whole = []
     for prompt in prompts:
-        own = prompt.messages[:1] if prompt.messages[0]["role"] == "system" else ()
-        said = "\n\n".join([*system, *(turn["content"] for turn in own)])
+        system_turns = prompt.messages[:1] if prompt.messages[0]["role"] == "system" else ()
+        said = "\n\n".join([*system, *(turn["content"] for turn in system_turns)])
         head = [{"role": "system", "content": said}] if said else []
-        whole.append(replace(prompt, messages=[*head, *examples, *prompt.messages[len(own) :]]))
+        whole.append(replace(prompt, messages=[*head, *examples, *prompt.messages[len(system_turns) :]]))
     ids = [prompt.ids for prompt in encode_prompts(text, whole)]
-    return [replace(prompt, ids=mine) for prompt, mine in zip(prompts, ids, strict=True)]
+    return [replace(prompt, ids=whole_ids) for prompt, whole_ids in zip(prompts, ids, strict=True)]
 
 
 def without_context(text: ChatText, rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -58,7 +58,7 @@ def score_by_context(model: Any, seen: Sequence[Rollout], plain: Sequence[Rollou
     from posttrain.evaluate.likelihood import row_logps
 
     after, before = (row_logps(model, [rollout.row for rollout in some], runtime) for some in (seen, plain))
-    gained = [math.fsum(mine) - math.fsum(theirs) for mine, theirs in zip(after, before, strict=True)]
+    gained = [math.fsum(with_context) - math.fsum(without) for with_context, without in zip(after, before, strict=True)]
     return [
         replace(rollout, scores={**rollout.scores, BY_CONTEXT: Score(gain)})
         for rollout, gain in zip(plain, gained, strict=True)

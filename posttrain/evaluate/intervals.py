@@ -48,11 +48,11 @@ def prompt_figures(known: Sequence[Sequence[float]], samples: int, seed: int) ->
     groups = [np.array(scores, dtype=float) for scores in known if len(scores)]
     per_prompt, outcomes = np.array([group.mean() for group in groups]), is_outcome(np.concatenate(groups))
     low, high = interval(per_prompt, seed=seed, shares=outcomes)
-    found = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}
+    figures = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}
     for k in (k for k in sizes(samples) if outcomes and k <= min(map(len, groups))):
         rates = [pass_at_k(len(group), np.array([group.sum()]), k) for group in groups]
-        found[f"pass_at_{k}"] = float(np.concatenate(rates).mean())
-    return found
+        figures[f"pass_at_{k}"] = float(np.concatenate(rates).mean())
+    return figures
 
 
 def part_figures(name: str, values: Sequence[Sequence[float | None]], seed: int) -> dict[str, float]:
@@ -61,13 +61,13 @@ def part_figures(name: str, values: Sequence[Sequence[float | None]], seed: int)
     values: the values of each prompt's completions; None: it failed. `NAME_failed` counts the failures, if there are
     any.
     """
-    known = [[value for value in mine if value is not None] for mine in values]
+    known = [[value for value in of_prompt if value is not None] for of_prompt in values]
     failed = sum(map(len, values)) - sum(map(len, known))
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if any(known):
         figures = prompt_figures(known, 1, seed)
-        found = {f"{name}{end}": figures[f"score{end}"] for end in ("", "_low", "_high")}
-    return found | ({f"{name}{FAILED_COUNT}": float(failed)} if failed else {})
+        metrics = {f"{name}{end}": figures[f"score{end}"] for end in ("", "_low", "_high")}
+    return metrics | ({f"{name}{FAILED_COUNT}": float(failed)} if failed else {})
 
 
 FAILED_COUNT: Final = "_failed"

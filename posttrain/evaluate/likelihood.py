@@ -49,12 +49,12 @@ class Measured(NamedTuple):
 @torch.no_grad()
 def row_logps(model: Any, rows: Sequence[TokenRow], runtime: Runtime) -> list[list[float]]:
     """Return the log-prob of each trained token of each row."""
-    found: list[list[float]] = []
+    rows_logps: list[list[float]] = []
     for some in micro_batches([len(row) for row in rows], list(range(len(rows))), MICRO_TOKENS):
         logps, _ = score_tokens(model, pack([rows[place] for place in some]).to(runtime.device))
         sizes = [len(rows[place].trained) for place in some]
-        found += [part.tolist() for part in torch.split(logps.float().cpu(), sizes)]
-    return found
+        rows_logps += [part.tolist() for part in torch.split(logps.float().cpu(), sizes)]
+    return rows_logps
 
 
 def measure_options(model: Any, text: ChatText, prompts: Sequence[Prompt], runtime: Runtime, seed: int) -> Measured:
@@ -65,9 +65,9 @@ def measure_options(model: Any, text: ChatText, prompts: Sequence[Prompt], runti
     logps = row_logps(model, [answer.row for answer in answers], runtime)
     chosen, right, by_byte, probability, sure = [], [], [], [], []
     for options, gold in read:
-        of_mine, answers = answers[: len(options)], answers[len(options) :]
-        mine, logps = logps[: len(options)], logps[len(options) :]
-        sums = np.array([math.fsum(values) for values in mine])
+        option_answers, answers = answers[: len(options)], answers[len(options) :]
+        of_options, logps = logps[: len(options)], logps[len(options) :]
+        sums = np.array([math.fsum(values) for values in of_options])
         shares = np.exp(sums - sums.max()) / np.exp(sums - sums.max()).sum()
         best = int(sums.argmax())
         per_byte = sums / [max(len(option.encode()), 1) for option in options]
@@ -75,7 +75,7 @@ def measure_options(model: Any, text: ChatText, prompts: Sequence[Prompt], runti
         by_byte.append(_chosen(per_byte, gold))
         probability.append(float(shares[gold]))
         sure.append(float(shares[best]))
-        chosen.append(_scored(of_mine[best], right[-1], mine[best]))
+        chosen.append(_scored(option_answers[best], right[-1], of_options[best]))
     figures = {"by_byte": _mean(by_byte), "probability": _mean(probability)}
     figures["calibration_error"] = calibration_error(np.array(sure), np.array(right))
     return Measured(chosen, _metrics(chosen, seed) | figures)
@@ -103,8 +103,8 @@ def measure_pairs(
         sure = 1 / (1 + np.exp(-np.abs(gaps)))
         metrics["calibration_error"] = calibration_error(sure, right)
     if "subset" in rows.columns:
-        for name, mine in sorted(_places(rows["subset"].fill_null("other")).items()):
-            metrics[f"score_{name}"] = float(right[mine].mean())
+        for name, places in sorted(_places(rows["subset"].fill_null("other")).items()):
+            metrics[f"score_{name}"] = float(right[places].mean())
     return Measured(measured, metrics)
 
 
@@ -123,14 +123,14 @@ def measure_texts(model: Any, text: ChatText, rows: pl.DataFrame, runtime: Runti
     texts = rows["text"].to_list()
     tokens = text.plain(texts)
     parts = [list(_parts([start, *ids], text.context)) for ids in tokens]
-    logps = row_logps(model, [part for mine in parts for part in mine], runtime)
+    logps = row_logps(model, [part for text_parts in parts for part in text_parts], runtime)
     rollouts, bits = [], []
-    for name, written, mine in zip(rows["id"], texts, parts, strict=True):
-        own, logps = [logp for part in logps[: len(mine)] for logp in part], logps[len(mine) :]
-        bits.append(-math.fsum(own) / math.log(2))
+    for name, written, text_parts in zip(rows["id"], texts, parts, strict=True):
+        text_logps, logps = [logp for part in logps[: len(text_parts)] for logp in part], logps[len(text_parts) :]
+        bits.append(-math.fsum(text_logps) / math.log(2))
         prompt = Prompt(name, WITHOUT_PROMPT, (), problem=f"text {name}")
-        row = TokenRow((), [token for part in mine for token in part.rest])
-        rollout = Rollout(prompt, 0, row, own, written, "stop")
+        row = TokenRow((), [token for part in text_parts for token in part.rest])
+        rollout = Rollout(prompt, 0, row, text_logps, written, "stop")
         rollouts.append(_scored(rollout, -bits[-1] / len(written.encode())))
     tokens_in_all, size = sum(len(rollout.logps) for rollout in rollouts), sum(len(one.encode()) for one in texts)
     loss = math.fsum(bits) * math.log(2) / tokens_in_all
@@ -205,17 +205,19 @@ def _metrics(rollouts: Sequence[Rollout], seed: int) -> dict[str, float]:
     scores = np.array([rollout.scores[LIKELIHOOD].value for rollout in rollouts])
     low, high = interval(scores, seed=seed, shares=is_outcome(scores))
     tasks = _places(pl.Series([rollout.prompt.task or "other" for rollout in rollouts]))
-    by_task = {f"score_{name}": float(scores[mine].mean()) for name, mine in tasks.items()} if len(tasks) > 1 else {}
+    by_task = (
+        {f"score_{name}": float(scores[places].mean()) for name, places in tasks.items()} if len(tasks) > 1 else {}
+    )
     length = _mean([len(rollout.row.trained) for rollout in rollouts])
     metrics = {"score": float(scores.mean()), "score_low": low, "score_high": high, **by_task}
     return metrics | {"parsed": 1.0, "truncated": 0.0, "length": length}
 
 
 def _places(names: pl.Series) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    places: dict[str, list[int]] = {}
     for place, name in enumerate(names.to_list()):
-        found.setdefault(name, []).append(place)
-    return found
+        places.setdefault(name, []).append(place)
+    return places
 
 
 def _mean(values: Sequence[float]) -> float:

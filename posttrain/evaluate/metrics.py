@@ -32,10 +32,10 @@ def evaluation_metrics(
     """
     samples, count = len(sampled) // len(greedy), len(sampled)
     by_prompt = [sampled[start : start + samples] for start in range(0, count, samples)]
-    known = [[reward.total(rollout) for rollout in mine if not reward.failure(rollout)] for mine in by_prompt]
+    known = [[reward.total(rollout) for rollout in of_prompt if not reward.failure(rollout)] for of_prompt in by_prompt]
     sampled = [rollout for rollout in sampled if not reward.failure(rollout)]
     greedy = [rollout for rollout in greedy if not reward.failure(rollout)]
-    scores = [score for mine in known for score in mine]
+    scores = [score for of_prompt in known for score in of_prompt]
     metrics = prompt_figures(known, samples, seed)
     metrics |= _majority(reward, by_prompt, samples) | _best_of(reward, by_prompt, samples)
     if len(sampled) < count:
@@ -59,27 +59,31 @@ def _parts(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], seed: int)
 
     If only one part has a weight, it is the score and is left out.
     """
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name in (name for name in reward.terms if [*weights(reward.terms)] != [name]):
-        scores = [[rollout.scores[name] for rollout in mine if not reward.failure(rollout)] for mine in by_prompt]
-        values = [[score.known for score in mine] for mine in scores]
-        found |= part_figures(f"reward_{name}", values, seed)
-    return found
+        scores = [
+            [rollout.scores[name] for rollout in of_prompt if not reward.failure(rollout)] for of_prompt in by_prompt
+        ]
+        values = [[score.known for score in of_prompt] for of_prompt in scores]
+        metrics |= part_figures(f"reward_{name}", values, seed)
+    return metrics
 
 
 def _majority(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], samples: int) -> dict[str, float]:
     """Return the score of the most frequent answer among k samples (Wang 2023)."""
     judging = [name for name, term in reward.terms.items() if term.counted and not term.judges_form]
-    if len(judging) != 1 or not any(rollout.scores[judging[0]].answer for mine in by_prompt for rollout in mine):
+    if len(judging) != 1 or not any(
+        rollout.scores[judging[0]].answer for of_prompt in by_prompt for rollout in of_prompt
+    ):
         return {}
-    found: dict[str, float] = {}
-    scores = [[rollout.scores[judging[0]] for rollout in mine] for mine in by_prompt]
+    metrics: dict[str, float] = {}
+    scores = [[rollout.scores[judging[0]] for rollout in of_prompt] for of_prompt in by_prompt]
     for k in sizes(samples)[1:]:
-        parts = [mine[start : start + k] for mine in scores for start in range(0, len(mine) - k + 1, k)]
+        parts = [of_prompt[start : start + k] for of_prompt in scores for start in range(0, len(of_prompt) - k + 1, k)]
         votes = [_voted(part) for part in parts if any(score.status not in FAILED for score in part)]
         if votes:
-            found[f"maj_at_{k}"] = math.fsum(votes) / len(votes)
-    return found
+            metrics[f"maj_at_{k}"] = math.fsum(votes) / len(votes)
+    return metrics
 
 
 def _voted(scores: Sequence[Score]) -> float:
@@ -101,26 +105,30 @@ def _best_of(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], samples:
 
     `model: 0.0`, or by context.
     """
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     others = [name for name, term in reward.terms.items() if not (term.counted or term.gate or term.judges_form)]
     for name in others + [name for name in by_prompt[0][0].scores if name not in reward.terms]:
         known = [
-            [rollout for rollout in mine if not reward.failure(rollout) and rollout.scores[name].status not in FAILED]
-            for mine in by_prompt
+            [
+                rollout
+                for rollout in of_prompt
+                if not reward.failure(rollout) and rollout.scores[name].status not in FAILED
+            ]
+            for of_prompt in by_prompt
         ]
         for k in sizes(samples)[1:]:
             best = [
                 best_of_k(
-                    np.array([rollout.scores[name].value for rollout in mine]),
-                    np.array([reward.total(rollout) for rollout in mine]),
+                    np.array([rollout.scores[name].value for rollout in of_prompt]),
+                    np.array([reward.total(rollout) for rollout in of_prompt]),
                     k,
                 )
-                for mine in known
-                if len(mine) >= k
+                for of_prompt in known
+                if len(of_prompt) >= k
             ]
             if best:
-                found[f"best_of_{k}_by_{name}"] = math.fsum(best) / len(best)
-    return found
+                metrics[f"best_of_{k}_by_{name}"] = math.fsum(best) / len(best)
+    return metrics
 
 
 def status(reward: RewardSum, rollout: Rollout) -> str:
@@ -134,27 +142,27 @@ def status(reward: RewardSum, rollout: Rollout) -> str:
 def _task_metrics(rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[str, float]:
     """Return the metrics of the task if all prompts share one; with several tasks, the score of each."""
     names = dict.fromkeys(rollout.prompt.task for rollout in rollouts)
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name in names:
         members = [place for place, rollout in enumerate(rollouts) if rollout.prompt.task == name]
         member_scores = [scores[place] for place in members]
         figures = _figures(name, [rollouts[place] for place in members], member_scores)
-        found |= figures if len(names) == 1 else {f"score_{name or 'other'}": float(np.mean(member_scores))}
-    return found
+        metrics |= figures if len(names) == 1 else {f"score_{name or 'other'}": float(np.mean(member_scores))}
+    return metrics
 
 
 def _figures(name: str, rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[str, float]:
     """Return the task's own metrics after checking that they are finite numbers."""
     try:
-        found = {str(key): float(value) for key, value in load_task(name).metrics(rollouts, scores).items()}
+        metrics = {str(key): float(value) for key, value in load_task(name).metrics(rollouts, scores).items()}
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
         what = f"its metrics raised {type(error).__name__}: {error}{place_in_own_code(error)}"
         fix = "Fix the task: metrics returns a mapping of names to numbers"
         raise DataError(what=what, where=f"task '{name}'", fix=fix) from error
-    if odd := [key for key, value in found.items() if not math.isfinite(value)]:
+    if odd := [key for key, value in metrics.items() if not math.isfinite(value)]:
         what = f"its metrics {', '.join(odd)} are not finite"
         raise DataError(what=what, where=f"task '{name}'", fix="Return finite numbers, or leave them out")
-    return found
+    return metrics
 
 
 def rollouts_table(policy: str, rollouts: Sequence[Rollout], reward: RewardSum | None, *, greedy: bool) -> pl.DataFrame:

@@ -52,11 +52,11 @@ def tallies(wins_PQ: Floats, weights_RP: Floats, seed: int) -> tuple[Floats, Flo
     played_RQ: Floats = weights_RP @ (~np.isnan(wins_PQ)).astype(float)
     won_RQ: Floats = weights_RP @ np.nan_to_num(wins_PQ)
     luck_R = np.append(1.0, np.random.default_rng([seed, 1]).random(len(weights_RP) - 1))
-    for nth, wins_P in enumerate(wins_PQ.T):
+    for index, wins_P in enumerate(wins_PQ.T):
         known = wins_P[~np.isnan(wins_P)]
         if known.min() == 1 or known.max() == 0:
             rate_R = luck_R ** (1 / len(known))
-            won_RQ[:, nth] = played_RQ[:, nth] * (rate_R if known[0] else 1 - rate_R)
+            won_RQ[:, index] = played_RQ[:, index] * (rate_R if known[0] else 1 - rate_R)
     return won_RQ, played_RQ
 
 
@@ -68,8 +68,8 @@ def ratings(won_RQ: Floats, played_RQ: Floats, pairs: Sequence[tuple[int, int]])
     """
     count = 1 + max(max(pair) for pair in pairs)
     design_QK = np.zeros((len(pairs), count))
-    for nth, (first, second) in enumerate(pairs):
-        design_QK[nth, first], design_QK[nth, second] = 1.0, -1.0
+    for index, (first, second) in enumerate(pairs):
+        design_QK[index, first], design_QK[index, second] = 1.0, -1.0
     won_RQ, played_RQ = won_RQ + DRAWN / 2, played_RQ + DRAWN
     found_RK = np.zeros((len(won_RQ), count))
     for _ in range(100):
@@ -91,8 +91,8 @@ def ranks(ratings_RK: Floats) -> Floats:
     Ratings within a millionth of a point are equal.
     """
     rounded_RK = ratings_RK.round(6)
-    found: Floats = 1 + (rounded_RK[:, None, :] > rounded_RK[:, :, None]).sum(axis=2)
-    return found
+    ranks_RK: Floats = 1 + (rounded_RK[:, None, :] > rounded_RK[:, :, None]).sum(axis=2)
+    return ranks_RK
 
 
 def length_controlled(wins_M: Floats, longer_M: Floats, prompt_M: NDArray[np.int64], weights_RP: Floats) -> Floats:
@@ -136,8 +136,8 @@ def evidence(wins_P: Floats, means: Floats) -> Floats:
     up = np.log1p(bets * (wins_P / means_1 - 1)).sum(axis=2)
     down = np.log1p(bets * ((1 - wins_P) / (1 - means_1) - 1)).sum(axis=2)
     log_capital = np.logaddexp.reduce(np.vstack([up, down]), axis=0) - math.log(2 * len(BETS))
-    found: Floats = np.exp(np.minimum(log_capital, 700.0))
-    return found
+    capital: Floats = np.exp(np.minimum(log_capital, 700.0))
+    return capital
 
 
 def is_clear(wins_P: Floats, alpha: float) -> bool:
@@ -157,8 +157,8 @@ def always_valid(wins_P: Floats, alpha: float) -> tuple[float, float]:
 
 
 def _sigmoid(x: Floats) -> Floats:
-    found: Floats = 1 / (1 + np.exp(-x))
-    return found
+    values: Floats = 1 / (1 + np.exp(-x))
+    return values
 
 
 def with_numbers(matches: pl.DataFrame) -> pl.DataFrame:
@@ -168,12 +168,12 @@ def with_numbers(matches: pl.DataFrame) -> pl.DataFrame:
 
 def wins_by_prompt(matches: pl.DataFrame, pairs: Sequence[Pair]) -> Floats:
     """Return the mean win of each pair on each prompt, [P, Q]; NaN if there is no verdict."""
-    found = np.full((matches["prompt_id"].n_unique(), len(pairs)), np.nan)
-    column = {pair: nth for nth, pair in enumerate(pairs)}
+    wins_PQ = np.full((matches["prompt_id"].n_unique(), len(pairs)), np.nan)
+    column = {pair: index for index, pair in enumerate(pairs)}
     known = with_numbers(matches).drop_nulls("win").group_by("number", "first", "second").agg(pl.col("win").mean())
     for number, one, other, win in known.iter_rows():
-        found[number, column[one, other]] = win
-    return found
+        wins_PQ[number, column[one, other]] = win
+    return wins_PQ
 
 
 def rated_again(matches: pl.DataFrame) -> dict[str, float]:

@@ -157,10 +157,10 @@ class HeldoutLoss:
         batch, names = self._compared(), list[str]()
 
         def measured(micro: Batch) -> list[Tensor]:
-            found = self._objective.heldout(self._models.forward(micro, self._objective.needs))
-            names[:] = found.figures
-            likely = [] if found.logps_IK is None else [found.logps_IK]
-            return [found.loss_I, found.weight_I, *found.figures.values(), *likely]
+            items = self._objective.heldout(self._models.forward(micro, self._objective.needs))
+            names[:] = items.figures
+            likely = [] if items.logps_IK is None else [items.logps_IK]
+            return [items.loss_I, items.weight_I, *items.figures.values(), *likely]
 
         columns = [part.double() for part in by_all(self._models, batch, measured, first_of_items(batch))]
         loss_I, weight_I, *rest = columns

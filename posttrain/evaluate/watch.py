@@ -98,7 +98,7 @@ class HeldoutWatch:
     def finish(self) -> dict[str, float]:
         """Restore the policy to save. Return its step and its measurements as metrics."""
         best, last = self.history.best, self.history.evaluations[-1]
-        kept = best if self._best else last
+        chosen = best if self._best else last
         with torch.no_grad():
             for name, parameter in self.policy.named_parameters():
                 if name in self._best:
@@ -106,12 +106,12 @@ class HeldoutWatch:
         round_masters(self.policy.parameters())
         at = self.history.over_optimised_at
         decides = self.quantities[0].label
-        line = f"best held-out {decides} at step {best.step} of {last.step}; the saved model is from step {kept.step}"
+        line = f"best held-out {decides} at step {best.step} of {last.step}; the saved model is from step {chosen.step}"
         print(f"{self.where}: {line}" + ("" if at is None else f". Over-optimised at step {at}"), file=sys.stderr)
-        metrics = {name: value for name, value in kept.figures.items() if name.startswith(METRIC)}
-        figures = (pair for pair in {**self._metrics(kept), **metrics}.items() if not pair[0].endswith(ENDS))
-        found = {"best_step": best.step, "kept_step": kept.step, **rounded(dict(figures))}
-        return found if at is None else {**found, "over_optimised_step": at}
+        metrics = {name: value for name, value in chosen.figures.items() if name.startswith(METRIC)}
+        figures = (pair for pair in {**self._metrics(chosen), **metrics}.items() if not pair[0].endswith(ENDS))
+        measured = {"best_step": best.step, "kept_step": chosen.step, **rounded(dict(figures))}
+        return measured if at is None else {**measured, "over_optimised_step": at}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the evaluations and the best weights, for a checkpoint."""
@@ -129,11 +129,11 @@ class HeldoutWatch:
 
     def _metrics(self, evaluation: Evaluation) -> dict[str, float]:
         """Return the mean of each quantity with its 95 % interval over rows."""
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for quantity, values_P in zip(self.quantities, (evaluation.true_P, evaluation.proxy_P), strict=False):
             name, (mean, low, high) = f"heldout_{quantity.metric}", mean_with_interval(values_P, quantity.sign)
-            found |= {name: mean, f"{name}_low": low, f"{name}_high": high}
-        return found
+            metrics |= {name: mean, f"{name}_low": low, f"{name}_high": high}
+        return metrics
 
     def _judge(self, step: int, verdict: Verdict) -> None:
         """Warn about over-optimisation, and end the run if the settings require it."""

@@ -55,13 +55,13 @@ def probe(python: str, packages: Sequence[str]) -> list[str]:
     return [python, "-c", code]
 
 
-def version_fault(python: str, found: str, shown: str, version: str) -> str | None:
+def version_fault(python: str, installed: str, shown: str, version: str) -> str | None:
     """Return the reason why the version found by `probe` cannot be used; None if it can."""
-    if not found:
+    if not installed:
         return f"{shown} is missing in the environment of {python}"
     oldest = version.removesuffix("+")
-    if not (found.startswith(version) if oldest == version else _numbers(found) >= _numbers(oldest)):
-        return f"{python} has {shown} {found}, but posttrain supports {version}"
+    if not (installed.startswith(version) if oldest == version else _numbers(installed) >= _numbers(oldest)):
+        return f"{python} has {shown} {installed}, but posttrain supports {version}"
     return None
 
 
@@ -88,8 +88,8 @@ def answer_of(python: str, file: Path, request: Mapping[str, Any], environment: 
         if status or not answered.is_file():
             last = printed.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").strip().splitlines()
             raise ChildError("\n".join([f"status {status}", *last[-TAIL:]]))
-        found: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
-        return found
+        answer: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
+        return answer
 
 
 def _end_with_parent() -> None:

@@ -73,11 +73,11 @@ def _descendants() -> list[int]:
             state, parent, *_ = file.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             if state not in "ZX":
                 parents[int(file.parent.name)] = int(parent)
-    found, above = list[int](), {os.getpid()}
+    descendants, above = list[int](), {os.getpid()}
     while above:
         above = {pid for pid, parent in parents.items() if parent in above}
-        found += above
-    return found
+        descendants += above
+    return descendants
 
 
 if __name__ == "__main__":

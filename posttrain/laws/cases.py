@@ -116,10 +116,10 @@ def run(case: Case, cut: Cut | None = None, cut_again: Cut | None = None) -> Out
 
 def without_extra_terms(objective: PolicyObjective, **over: Options) -> PolicyObjective:
     """Return the objective reduced to its surrogate and critic."""
-    knobs = objective.knobs
+    config = objective.config
     if objective.surrogate.charge is not None:
-        over["surrogate"] = knobs.surrogate.model_copy(update={objective.surrogate.charge: 0.0})
-    return replace(objective, knobs=knobs.model_copy(update={"kl": OFF, "entropy": 0.0, "ptx": 0.0, **over}))
+        over["surrogate"] = config.surrogate.model_copy(update={objective.surrogate.charge: 0.0})
+    return replace(objective, config=config.model_copy(update={"kl": OFF, "entropy": 0.0, "ptx": 0.0, **over}))
 
 
 def _tokens(count: int, draw: torch.Generator) -> dict[str, Tensor]:
@@ -181,5 +181,5 @@ def _rows(objective: Objective, shape: Shape, draw: torch.Generator) -> tuple[di
         rows, count = extra, count + 2
     order = torch.randperm(count, generator=draw)
     parts = tuple(f"{kind}." for kind in ("part", "weight") if REWARD_PARTS in needs)
-    kept = (name for name in rows if name in needs or name.startswith(parts))
-    return {name: rows[name][order] for name in kept}, torch.arange(count)
+    needed = (name for name in rows if name in needs or name.startswith(parts))
+    return {name: rows[name][order] for name in needed}, torch.arange(count)

@@ -73,25 +73,25 @@ def _measured(error: float) -> float:
     return Miss(math.inf, error.example) if isinstance(error, Miss) else math.inf
 
 
-def number(quantity: str, found: float, expected: float, error: float) -> Miss:
+def number(quantity: str, actual: float, expected: float, error: float) -> Miss:
     """Return the error of a number for the whole step."""
-    return Miss(error, lambda: Example("the whole step", {}, quantity, found, expected))
+    return Miss(error, lambda: Example("the whole step", {}, quantity, actual, expected))
 
 
-def by_token(outcome: Outcome, name: str, found: Tensor, expected: Tensor, error: float) -> Miss:
+def by_token(outcome: Outcome, name: str, actual: Tensor, expected: Tensor, error: float) -> Miss:
     """Return the error of the gradient with respect to a column. The example is the worst token or row."""
 
     def example() -> Example:
-        at = furthest(found - expected)
+        at = furthest(actual - expected)
         case, prepared = outcome.case, outcome.prepared
         if name == "score":
             inputs = _of({"score": case.leaves[name], **case.step.rows}, at)
-            return Example(f"row {at}", inputs, f"gradient by {name}", float(found[at]), float(expected[at]))
+            return Example(f"row {at}", inputs, f"gradient by {name}", float(actual[at]), float(expected[at]))
         row, place = where(case.step, at)
         shown = _of({**case.step.rows}, row) | _of({**case.step.tokens, **case.leaves}, at, case.step)
         here = (prepared.tokens["token"] == at).nonzero().flatten()
         shown |= _of(prepared.tokens, int(here[0]), prepared) if here.numel() else {}
-        return Example(place, _ordered(shown), f"gradient by {name}", float(found[at]), float(expected[at]))
+        return Example(place, _ordered(shown), f"gradient by {name}", float(actual[at]), float(expected[at]))
 
     return Miss(error, example)
 
@@ -124,10 +124,10 @@ def values(columns: Mapping[str, Tensor], at: int) -> dict[str, float]:
 def _of(columns: Mapping[str, Tensor], at: int, tokens: Ragged | None = None) -> dict[str, float]:
     count = None if tokens is None else int(tokens.lengths_B.sum())
     fitting = {name: part for name, part in columns.items() if count is None or part.numel() == count}
-    found = {name: float(fitting[name][at]) for name in SHOWN if name in fitting}
+    numbers = {name: float(fitting[name][at]) for name in SHOWN if name in fitting}
     if tokens is not None:
-        found["mask"] = float(not ("dropped" in fitting and bool(fitting["dropped"][at])))
-    return found
+        numbers["mask"] = float(not ("dropped" in fitting and bool(fitting["dropped"][at])))
+    return numbers
 
 
 def _ordered(inputs: Mapping[str, float]) -> dict[str, float]:

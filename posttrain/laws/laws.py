@@ -127,7 +127,7 @@ def nothing_to_learn(objective: Objective, shape: Shape) -> float | None:
     """
     if isinstance(objective, PolicyObjective):
         objective = without_extra_terms(objective, penalty=OFF)
-        kind, whitened = objective.advantage, objective.knobs.whiten
+        kind, whitened = objective.advantage, objective.config.whiten
         case = build(objective, shape)
         uncentred = kind.valued or (kind.token_rewards and not whitened)
         case = _with(case, "reward", 0.0 if uncentred else 0.7)
@@ -138,9 +138,9 @@ def nothing_to_learn(objective: Objective, shape: Shape) -> float | None:
     if isinstance(objective, PreferenceObjective) and isinstance(objective.loss_entry, PairLoss):
         if not objective.loss_entry.balanced:
             return None
-        case = build(PreferenceObjective(objective.knobs.model_copy(update={"nll": 0.0})), shape)
+        case = build(PreferenceObjective(objective.config.model_copy(update={"nll": 0.0})), shape)
         return _uncancelled(_at_start(case), "logp")
-    if isinstance(objective, RewardObjective) and "side" in objective.needs and not objective.knobs.centring:
+    if isinstance(objective, RewardObjective) and "side" in objective.needs and not objective.config.centring:
         return _uncancelled(build(objective, shape), "score")
     return None
 
@@ -169,8 +169,8 @@ def on_policy(objective: Objective, shape: Shape) -> float | None:
 
 def _by_logp(outcome: Outcome, expected: Tensor) -> Miss:
     """Return how far the gradient with respect to the tokens' log-probs is from the expected one."""
-    found = outcome.gradients["logp"]
-    return by_token(outcome, "logp", found, expected, largest(found - expected))
+    gradient = outcome.gradients["logp"]
+    return by_token(outcome, "logp", gradient, expected, largest(gradient - expected))
 
 
 def direction(objective: Objective, shape: Shape) -> float | None:
@@ -181,7 +181,7 @@ def direction(objective: Objective, shape: Shape) -> float | None:
     """
     if not isinstance(objective, PreferenceObjective):
         return None
-    objective = replace(objective, knobs=objective.knobs.model_copy(update={"nll": 0.0}))
+    objective = replace(objective, config=objective.config.model_copy(update={"nll": 0.0}))
     case = build(objective, shape)
     if isinstance(objective.loss_entry, PairLoss):
         return max(_gains(case) for case in (_twins(case), _ahead(_twins(case))))
@@ -293,9 +293,9 @@ def _difference(first: Outcome, second: Outcome) -> float:
     pairs |= {f"state {name}": (first.state[name], second.state[name]) for name in first.state}
     errors: list[Miss] = []
     for name, expected in first.gradients.items():
-        found = second.gradients[name]
-        error = largest(expected - found) / max(1.0, largest(expected))
-        errors.append(by_token(first, name, found, expected, error))
+        gradient = second.gradients[name]
+        error = largest(expected - gradient) / max(1.0, largest(expected))
+        errors.append(by_token(first, name, gradient, expected, error))
     return worst_difference(errors, [number(name, b, a, relative(a, b)) for name, (a, b) in pairs.items()])
 
 

@@ -144,28 +144,30 @@ def pull(space: Exact, gradient_N: Tensor) -> float:
     KL.
     """
     away_V = space.policy_V.log() - space.other_V.log()
-    found = space.by_logits(gradient_N)
-    if not bool(found.isfinite().all()):
-        return Miss(math.inf, partial(_by_logit, space, found, space.by_logits(away_V[space.token_N])))
+    gradient = space.by_logits(gradient_N)
+    if not bool(gradient.isfinite().all()):
+        return Miss(math.inf, partial(_by_logit, space, gradient, space.by_logits(away_V[space.token_N])))
     slopes_V = (away_V, 1 - (-away_V).exp(), away_V.sign())
     wanted = [space.by_logits(slope_V[space.token_N]) for slope_V in slopes_V]
-    size = float(found.norm())
+    size = float(gradient.norm())
     least = 1e-9 * float(gradient_N.abs().sum())
-    gaps = [1 - float(found @ true) / (size * float(true.norm())) for true in wanted] if size > least else [2.0]
+    gaps = [1 - float(gradient @ true) / (size * float(true.norm())) for true in wanted] if size > least else [2.0]
     if min(gaps) < PARALLEL:
         return 0.0
     true = wanted[gaps.index(min(gaps))]
-    return Miss(math.inf, partial(_by_logit, space, found, true * (size / float(true.norm()) if size > least else 1.0)))
+    return Miss(
+        math.inf, partial(_by_logit, space, gradient, true * (size / float(true.norm()) if size > least else 1.0))
+    )
 
 
-def _by_logit(space: Exact, found_V: Tensor, expected_V: Tensor) -> Example:
+def _by_logit(space: Exact, actual_V: Tensor, expected_V: Tensor) -> Example:
     """Return the gradient with respect to the logit of the token that is furthest from the nearest divergence's."""
-    at = furthest(found_V - expected_V)
+    at = furthest(actual_V - expected_V)
     row = int((space.token_N == at).nonzero()[0])
     inputs = {"logp": float(space.policy_V[at].log()), "logp of the other policy": float(space.other_V[at].log())}
     place = f"token {at} of a vocabulary of 4, as in row {row}"
-    found, expected = float(found_V[at]), float(expected_V[at])
-    return Example(place, inputs | {"advantage": 0.0}, "gradient by its logit", found, expected)
+    actual, expected = float(actual_V[at]), float(expected_V[at])
+    return Example(place, inputs | {"advantage": 0.0}, "gradient by its logit", actual, expected)
 
 
 def pulls_back(space: Exact, gradient_N: Tensor) -> float:

@@ -44,8 +44,8 @@ class Verdict(NamedTuple):
 
     def plain(self) -> dict[str, Any]:
         """Return the verdict as JSON data."""
-        found = {key: value for key, value in self._asdict().items() if key != "example"}
-        return found if self.example is None else {**found, "example": self.example.plain()}
+        fields = {key: value for key, value in self._asdict().items() if key != "example"}
+        return fields if self.example is None else {**fields, "example": self.example.plain()}
 
     def line(self) -> str:
         """Return the table's line, with the example below it."""

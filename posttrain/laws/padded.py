@@ -62,8 +62,8 @@ def finite(subject: PaddedLoss, shape: Shape) -> float:
         for policy, others in ((-1.0, -1.0), (0.0, 0.0), (-80.0, -80.0), (0.0, -80.0), (-80.0, 0.0)):
             filled = {name: torch.full_like(step.rows.tokens[name], others) for name in COLUMNS if "_logp" in name}
             logp = torch.full_like(step.rows.tokens["logp"], policy)
-            found = run(subject, step.with_columns(**filled, logp=logp))
-            numbers = {f"gradient by {name}": part for name, part in found.gradients.items()} | {"loss": found.loss}
+            result = run(subject, step.with_columns(**filled, logp=logp))
+            numbers = {f"gradient by {name}": part for name, part in result.gradients.items()} | {"loss": result.loss}
             for quantity, part in numbers.items():
                 if not bool(part.isfinite().all()):
                     bad = float(part.flatten()[furthest(part.where(~part.isfinite(), 0.0))])
@@ -90,24 +90,24 @@ def nothing_to_learn(subject: PaddedLoss, shape: Shape) -> float:
     tokens = step.rows.tokens
     same = {name: tokens["logp"] for name in COLUMNS if name.endswith("_logp")}
     same |= {"advantage": torch.zeros_like(tokens["advantage"]), "value": tokens["returns"]}
-    found = run(subject, step.with_columns(**same, old_value=tokens["returns"]))
-    gradients = [(name, part) for name, part in found.gradients.items() if name != "advantage"]
-    return worst_of([_by_column(found, name, part, 0 * part, largest(part)) for name, part in gradients])
+    result = run(subject, step.with_columns(**same, old_value=tokens["returns"]))
+    gradients = [(name, part) for name, part in result.gradients.items() if name != "advantage"]
+    return worst_of([_by_column(result, name, part, 0 * part, largest(part)) for name, part in gradients])
 
 
-def _by_column(result: Result, name: str, found: Tensor, expected: Tensor, error: float) -> Miss:
+def _by_column(result: Result, name: str, actual: Tensor, expected: Tensor, error: float) -> Miss:
     """Return the error of a gradient by token or by row. The example is the worst one."""
 
     def example() -> Example:
-        at, rows = furthest(found - expected), result.step.rows
+        at, rows = furthest(actual - expected), result.step.rows
         read = {name: part for name, part in rows.tokens.items() if reads(result.subject, result.step, name)}
-        if found.numel() != int(rows.lengths_B.sum()):
+        if actual.numel() != int(rows.lengths_B.sum()):
             sums = {column: rows.sum_rows(part) for column, part in read.items()}
             return Example(f"row {at}, sums over its tokens", values(sums, at), f"gradient by {name}", *_pair(at))
         return Example(where(rows, at)[1], values(read, at), f"gradient by {name}", *_pair(at))
 
     def _pair(at: int) -> tuple[float, float]:
-        return float(found[at]), float(expected[at])
+        return float(actual[at]), float(expected[at])
 
     return Miss(error, example)
 
@@ -141,23 +141,23 @@ def _weighed(subject: PaddedLoss, step: Step, total: Callable[[Tensor], Tensor] 
         ends = [at(0.0, **dict.fromkeys(names, moved)).gradients["advantage"] for moved in (NEAR, -NEAR)]
         return (ends[0] - ends[1]) / (2 * NEAR)
 
-    found = at(0.0)
-    if "advantage" not in found.gradients or "logp" not in found.gradients:
+    result = at(0.0)
+    if "advantage" not in result.gradients or "logp" not in result.gradients:
         return None
-    weight = found.gradients["advantage"]
+    weight = result.gradients["advantage"]
     if largest(weight - at(0.5).gradients["advantage"]) > 1e-9 * largest(weight):
         weight = weight / logp
     else:  # of the old policy; where a weight old / sampler takes that back, of both
         of_old = slope("old_logp")
         weight = of_old if float(of_old.max()) < -ON_POLICY * largest(weight) else slope("old_logp", "sampler_logp")
-    expected, least = total(weight * advantage), ON_POLICY * largest(found.gradients["advantage"])
+    expected, least = total(weight * advantage), ON_POLICY * largest(result.gradients["advantage"])
     if largest(weight) <= least:
         return _by_gradient(subject, step, total)
-    gradient = total(found.gradients["logp"])
+    gradient = total(result.gradients["logp"])
     if bool((total(weight) > least).any()):  # what is better must become likelier
-        return _by_column(found, "logp", gradient, -total(weight.abs() * advantage), math.inf)
+        return _by_column(result, "logp", gradient, -total(weight.abs() * advantage), math.inf)
     error = largest(gradient - expected) / max(1e-3, largest(expected))
-    return _by_column(found, "logp", gradient, expected, error)
+    return _by_column(result, "logp", gradient, expected, error)
 
 
 def _by_gradient(subject: PaddedLoss, step: Step, total: Callable[[Tensor], Tensor]) -> float:
@@ -213,7 +213,7 @@ def _difference(first: Result, second: Result) -> float:
     """Return the largest relative difference of loss and gradients."""
     losses, errors = (float(second.loss), float(first.loss)), list[Miss]()
     for name in (name for name in LEAVES[:2] if name in first.gradients):
-        found, expected = second.gradients[name], first.gradients[name]
-        error = largest(expected - found) / max(1e-3, largest(expected))
-        errors.append(_by_column(first, name, found, expected, error))
+        actual, expected = second.gradients[name], first.gradients[name]
+        error = largest(expected - actual) / max(1e-3, largest(expected))
+        errors.append(_by_column(first, name, actual, expected, error))
     return worst_difference(errors, [number("loss", *losses, relative(*losses))])

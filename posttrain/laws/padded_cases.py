@@ -78,10 +78,10 @@ def run(subject: PaddedLoss, step: Step) -> Result:
             for index in parts
         ]
     total = torch.stack(losses).sum()
-    found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    computed = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     gradients = {
         name: part
-        for name, part in zip(leaves, found, strict=True)
+        for name, part in zip(leaves, computed, strict=True)
         if part is not None  # type: ignore[redundant-expr]
     }
     return Result(total.detach(), gradients, subject, step)

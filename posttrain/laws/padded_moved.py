@@ -58,21 +58,21 @@ def pull(subject: PaddedLoss, shape: Shape) -> float | None:
     errors = []
     for name in ANCHORS:
         if reads(subject, build(shape), name):
-            found, same = (
+            apart, same = (
                 run(subject, _tokens(space.logp(), **{name: at})) for at in (space.other_logp(), space.logp())
             )
-            rise = float(found.loss - same.loss)
-            rises = rise > -moved.SMALL * abs(float(found.loss))
+            rise = float(apart.loss - same.loss)
+            rises = rise > -moved.SMALL * abs(float(apart.loss))
             risen = partial(Example, "every row", {}, f"rise of the loss when {name} moves away", rise, "0 or above")
-            errors.append(moved.pull(space, _by_logp(found, space.logp())) if rises else Miss(math.inf, risen))
-            errors.append(_kept(subject, shape, name))
+            errors.append(moved.pull(space, _by_logp(apart, space.logp())) if rises else Miss(math.inf, risen))
+            errors.append(_pull_kept(subject, shape, name))
     if reads(subject, _quiet(build(shape)), "old_logp"):
         drawn = _tokens(space.other_logp(), old_logp=space.logp(), sampler_logp=space.logp())
         errors.append(moved.pulls_back(space, _by_logp(run(subject, drawn), space.logp())))
     return worst_of(errors) if errors else None
 
 
-def _kept(subject: PaddedLoss, shape: Shape, name: str) -> float:
+def _pull_kept(subject: PaddedLoss, shape: Shape, name: str) -> float:
     """Return inf if tokens beyond a clip are not pulled to the anchor, because a clip's mask must not drop the KL."""
 
     def drawn(moved_N: Tensor) -> Tensor:
@@ -100,8 +100,8 @@ def _kept(subject: PaddedLoss, shape: Shape, name: str) -> float:
 def forgets_old_policy(subject: PaddedLoss, shape: Shape) -> bool:
     """Tell whether a loss with advantages never reads `old_logp`, so that it supports only one update per batch."""
     step = build(shape)
-    found = run(subject, step).gradients
-    return "advantage" in found and "logp" in found and not reads(subject, step, "old_logp")
+    gradients = run(subject, step).gradients
+    return "advantage" in gradients and "logp" in gradients and not reads(subject, step, "old_logp")
 
 
 def critic(subject: PaddedLoss, shape: Shape) -> float | None:
@@ -201,5 +201,5 @@ def reads(subject: PaddedLoss, step: Step, name: str) -> bool:
     return bool(first.loss != other.loss) or not torch.equal(_by_logp(first, logp), _by_logp(other, logp))
 
 
-def _by_logp(found: Result, logp: Tensor) -> Tensor:
-    return found.gradients.get("logp", torch.zeros_like(logp))
+def _by_logp(result: Result, logp: Tensor) -> Tensor:
+    return result.gradients.get("logp", torch.zeros_like(logp))

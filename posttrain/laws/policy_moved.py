@@ -34,10 +34,10 @@ def pull(objective: Objective, shape: Shape) -> float | None:
 
     Rewards are equal.
     """
-    if not isinstance(objective, PolicyObjective) or objective.knobs.kl.type == "none":
+    if not isinstance(objective, PolicyObjective) or objective.config.kl.type == "none":
         return None
     space = moved.exact(shape.seed)
-    case = _one_group(without_extra_terms(objective, kl=objective.knobs.kl, penalty=OFF), shape)
+    case = _one_group(without_extra_terms(objective, kl=objective.config.kl, penalty=OFF), shape)
     same = {name: space.logp() for name in case.step.tokens if name.endswith("logp")}
     step = case.step.with_tokens(**{**same, "ref_logp": space.other_logp()})
     case = replace(case, step=step, leaves={**case.leaves, "logp": space.logp()})
@@ -50,7 +50,7 @@ def pull(objective: Objective, shape: Shape) -> float | None:
 def _bare(objective: PolicyObjective) -> PolicyObjective:
     """Return the objective with only its surrogate and critic."""
     bare = without_extra_terms(objective, penalty=OFF)
-    return replace(bare, knobs=bare.knobs.model_copy(update={"whiten": False}))
+    return replace(bare, config=bare.config.model_copy(update={"whiten": False}))
 
 
 def _one_group(objective: PolicyObjective, shape: Shape) -> Case:

@@ -38,8 +38,8 @@ def masked(text: str) -> str:
 @cache
 def _secrets() -> _Known | None:
     """Return the secrets at the time of the first text. Each line of a multi-line secret counts separately."""
-    found = {part for value in secret_variables(os.environ).values() for part in _parts(value)}
-    values = sorted((part for part in found if len(part) >= SHORTEST), key=len, reverse=True)
+    parts = {part for value in secret_variables(os.environ).values() for part in _parts(value)}
+    values = sorted((part for part in parts if len(part) >= SHORTEST), key=len, reverse=True)
     return _Known(values, re.compile("|".join(map(re.escape, values)))) if values else None
 
 

@@ -53,8 +53,8 @@ def is_maker(value: Any) -> TypeGuard[Maker]:
 
 def read_maker(file: Path, key: str | None = None) -> Maker | None:
     """Return the maker in a JSON file, or at a key in it; None if there is none."""
-    found = read_record(file)
-    value = found if key is None else found.get(key)
+    record = read_record(file)
+    value = record if key is None else record.get(key)
     return value if is_maker(value) else None
 
 

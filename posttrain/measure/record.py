@@ -46,7 +46,7 @@ def record_path(stage: str) -> Path:
 
 def write_record(stage: str, used: Mapping[str, Any]) -> None:
     """Write the stage's record with its inputs."""
-    found = {
+    record = {
         "stage": stage,
         **dict(sorted(_NOTED.items())),
         "platform": f"{platform.system()} {platform.machine()}",
@@ -54,25 +54,25 @@ def write_record(stage: str, used: Mapping[str, Any]) -> None:
         "versions": versions(),
         **used,
     }
-    write_json(record_path(stage), found)
+    write_json(record_path(stage), record)
 
 
 def read_record(file: Path) -> dict[str, Any]:
     """Return a stage's record, or another JSON object; empty if it is missing, damaged or incomplete."""
     try:
-        found = json.loads(file.read_bytes())
+        record = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of installed packages that affect a run's results."""
-    found = {"python": PYTHON}
+    known = {"python": PYTHON}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the library alone needs fewer
-            found[name] = importlib.metadata.version(name)
-    return found
+            known[name] = importlib.metadata.version(name)
+    return known
 
 
 def cpu_isa() -> str:

@@ -29,17 +29,17 @@ _UP: Final = re.compile(r"(\x1b\[A)+")
 
 def escaped(text: str) -> str:
     """Return the text with active characters escaped as in Python, and CRLF as line end."""
-    return ACTIVE.sub(lambda found: found[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n"))
+    return ACTIVE.sub(lambda match: match[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n"))
 
 
 def escaped_json(text: str) -> str:
     """Return a JSON document with active characters as JSON escapes. Its meaning is unchanged."""
-    return ACTIVE.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r\n", "\n"))
+    return ACTIVE.sub(lambda match: f"\\u{ord(match[0]):04x}", text.replace("\r\n", "\n"))
 
 
 def visible(text: str) -> str:
     """Return the text with active characters as code points, for a page: `⟨U+202E⟩`."""
-    return ACTIVE.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text.replace("\r\n", "\n"))
+    return ACTIVE.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text.replace("\r\n", "\n"))
 
 
 class Coded(str):

@@ -109,8 +109,8 @@ def attach_of(options: Options, base: Path, seed: int) -> Attach | None:
 
 def adapter_of(model: Any) -> TrainedAdapter | None:
     """Return the adapter that is trained in the model; None if there is none."""
-    found: TrainedAdapter | None = getattr(model, "posttrain_adapter", None)
-    return found
+    adapter: TrainedAdapter | None = getattr(model, "posttrain_adapter", None)
+    return adapter
 
 
 def share_tensors(model: Any) -> Any:
@@ -158,8 +158,8 @@ def weight_counts(model: nn.Module) -> tuple[int, int]:
     """Return (trained weights, frozen weights), including weights in 4 bits."""
     trained = sum(part.numel() for part in model.parameters() if part.requires_grad)
     packed = [layer for layer in model.modules() if isinstance(layer, Nf4Linear)]
-    own = {part for layer in packed for part in (layer.weight, layer.scales)}
-    frozen = sum(part.numel() for part in model.parameters() if not part.requires_grad and part not in own)
+    four_bit = {part for layer in packed for part in (layer.weight, layer.scales)}
+    frozen = sum(part.numel() for part in model.parameters() if not part.requires_grad and part not in four_bit)
     return trained, frozen + sum(layer.in_features * layer.out_features for layer in packed)
 
 

@@ -106,8 +106,8 @@ class Runtime:
 
 def family_of(model: Any) -> str | None:
     """Return transformers' name of a model's family."""
-    found: str | None = getattr(getattr(model, "config", None), "model_type", None)
-    return found
+    family: str | None = getattr(getattr(model, "config", None), "model_type", None)
+    return family
 
 
 def gpu_facts() -> dict[str, str]:

@@ -25,8 +25,8 @@ MASTER = "master"
 
 def master_of(weight: Tensor) -> Tensor:
     """Return the tensor that the optimizer updates, and that checkpoints and saved models contain."""
-    found: Tensor = getattr(weight, MASTER, weight)
-    return found
+    master: Tensor = getattr(weight, MASTER, weight)
+    return master
 
 
 def keeps_float32(model: Any, name: str, dtype: torch.dtype) -> bool:
@@ -79,13 +79,13 @@ def placed(model: Any, runtime: Runtime) -> Any:
 @contextmanager
 def computing(model: Any, runtime: Runtime) -> Iterator[None]:
     """Yield the model in the runtime's precision. Afterwards its weights are float32 again, including training."""
-    own = {part: part.data for part in model.parameters()}  # a master is this tensor
+    data_of = {part: part.data for part in model.parameters()}  # a master is this tensor
     try:
         if runtime.bf16_for(model):
             compute_in_bf16(model)
         yield
     finally:
-        for part, data in own.items():
+        for part, data in data_of.items():
             if part.dtype != data.dtype:
                 part.grad, part.data = None, data
                 vars(part).pop(MASTER, None)

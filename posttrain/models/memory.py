@@ -131,13 +131,13 @@ def waiting_bytes(model: Any, activations: Activations, *, bf16: bool) -> int:
     """Return the bytes of activations per token that are stored for the backward pass."""
     layers, width = int(model.config.get_text_config().num_hidden_layers), _widths(model).hidden
     inputs = INPUT_BYTES[bf16] * width
-    kept = {
+    bytes_by = {
         "keep": layers * layer_bytes(model, bf16=bf16),
         "selective": layers * product_bytes(model, bf16=bf16),
         "recompute": layers * inputs,
         "offload": 2 * inputs,
     }
-    return kept[activations] + OUTPUT_BYTES[bf16] * width
+    return bytes_by[activations] + OUTPUT_BYTES[bf16] * width
 
 
 def draw_bytes(top_p: float, top_k: int | None) -> int:

@@ -23,8 +23,8 @@ def merged_copy(model: Any) -> Any:
     memo: dict[int, Any] = {id(part): _on_host(part) if id(part) in changed else part for part in _tensors(model)}
     whole = copy.deepcopy(model, memo)
     try:
-        while found := next(((name, part) for name, part in whole.named_modules() if _is_wrapper(part)), None):
-            _replace(whole, *found)
+        while wrapper := next(((name, part) for name, part in whole.named_modules() if _is_wrapper(part)), None):
+            _replace(whole, *wrapper)
     except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         fix = "Train without `output`, and save the model with model.save_pretrained"
         what = f"peft cannot merge its adapter into it ({error!r:.200})"
@@ -62,5 +62,5 @@ def _replace(model: Any, name: str, wrapper: Any) -> None:
             setattr(inner, key, torch.nn.Parameter(part.clone()))
         wrapper.merge()
         plain = wrapper.get_base_layer()
-    parent, _, own = name.rpartition(".")
-    setattr(model.get_submodule(parent), own, plain)
+    parent, _, attribute = name.rpartition(".")
+    setattr(model.get_submodule(parent), attribute, plain)

@@ -156,8 +156,8 @@ def _reference(run: Any, rows: list[list[int]]) -> Tensor:
 
 def device_of(model: Any) -> torch.device:
     """Return the device of the model's weights."""
-    found: torch.device = next(model.parameters()).device
-    return found
+    device: torch.device = next(model.parameters()).device
+    return device
 
 
 def _slides(config: Any) -> bool:

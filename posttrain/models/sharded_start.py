@@ -53,16 +53,16 @@ def fill_from_first(model: Any, whole: Any | None, device: torch.device) -> None
 
     The tensors of `whole` are freed on the way. Random numbers continue as in the first process.
     """
-    own = dict(_tensors(model))
+    local = dict(_tensors(model))
     theirs = {} if whole is None else dict(_tensors(whole))
     named = {name: str(part.dtype).removeprefix("torch.") for name, part in theirs.items()}
     expected: dict[str, str] = world.from_first(lambda: named)
-    if unknown := own.keys() - expected.keys():
+    if unknown := local.keys() - expected.keys():
         what = f"processes built different models: the first process has no {sorted(unknown)[:3]}"
         raise ModelError(what=what, where=type(model).__name__, fix="Give all processes the same files and packages")
     made: dict[int, Tensor] = {}
-    for name in sorted(own):
-        part = own[name]
+    for name in sorted(local):
+        part = local[name]
         if id(part) not in made:
             kind = part.dtype if is_divided(part) else getattr(torch, expected[name])
             made[id(part)] = _received(part, theirs.get(name), kind, device)

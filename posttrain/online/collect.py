@@ -112,15 +112,15 @@ class PolicyGroups:
         if not self._opponents:
             return self._generate(draw.prompts, draw.name, size, self._mixture)
         opponents = size // 2
-        own = self._generate(draw.prompts, draw.name, size - opponents, None)
+        sampled = self._generate(draw.prompts, draw.name, size - opponents, None)
         others = [
             replace(rollout, sample=rollout.sample + size - opponents)
             for rollout in self._generate(draw.prompts, f"{draw.name}:opponent", opponents, self._mixture)
         ]
         both: list[Rollout] = []
-        for nth in range(len(draw.prompts)):
-            for side, count in ((own, size - opponents), (others, opponents)):
-                both += side[nth * count : (nth + 1) * count]
+        for index in range(len(draw.prompts)):
+            for side, count in ((sampled, size - opponents), (others, opponents)):
+                both += side[index * count : (index + 1) * count]
         return both
 
     def _generate(self, prompts: Sequence[Prompt], name: str, samples: int, mixture: Mixture | None) -> list[Rollout]:
@@ -160,9 +160,9 @@ class Collect:
         if not self.sampler.scored:
             rollouts = scored_by_first(self.rewards, rollouts)  # a status where a reward fails, never a 0
         places = self.failures.check(rollouts)
-        kept = [rollouts[place] for place in places]
-        self.monitor.completions(kept)
-        totals = dict(zip(places, self.rewards.totals(kept), strict=True))
+        counted = [rollouts[place] for place in places]
+        self.monitor.completions(counted)
+        totals = dict(zip(places, self.rewards.totals(counted), strict=True))
         self.log.add(draw.round, draw.attempt, draw.first, rollouts, self.rewards, totals)
         groups = [self._batch(draw, rollouts, group, totals) for group in self._whole_groups(places)]
         return Collected(groups, rollouts)

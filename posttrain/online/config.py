@@ -124,9 +124,9 @@ class OnlineConfig(TrainingParams):
 
         Example: `OnlineConfig.preset("grpo", reward={"correct": 1.0}, rollout={"rounds": 20}, kl="none")`
         """
-        found = CONFIGS.entry(algorithm)
-        merged = found.row.merged({**with_terms(settings), "algorithm": algorithm})
-        return cast("OnlineConfig", check(found.model, merged, where="settings", file="arguments"))
+        entry = CONFIGS.entry(algorithm)
+        merged = entry.row.merged({**with_terms(settings), "algorithm": algorithm})
+        return cast("OnlineConfig", check(entry.model, merged, where="settings", file="arguments"))
 
     @model_validator(mode="after")
     def _samples_and_trains_the_same_policy(self) -> OnlineConfig:
@@ -209,9 +209,9 @@ class OnlineConfig(TrainingParams):
         """Return the batch source: samples, with rows of a table if the algorithm uses them."""
         return samples
 
-    def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:  # noqa: ARG002
+    def mixed(self, samples: BatchSource, given: Sequence[Example]) -> BatchSource:  # noqa: ARG002
         """Return the policy's samples together with other rows: demonstrations for a student, or text (ptx)."""
-        return own
+        return samples
 
     @property
     def most_rollouts(self) -> int:
@@ -240,8 +240,8 @@ class OnlineConfig(TrainingParams):
     def sampling(self) -> SamplingParams:
         """Return the sampling settings; with kept tokens or experts if training needs them."""
         given = self.rollout.sampling
-        kept = given.truncates and "old_logp" in self.needs
-        kind = KeptSampling if kept else RoutedSampling if self.router.asks else SamplingParams
+        keeps_tokens = given.truncates and "old_logp" in self.needs
+        kind = KeptSampling if keeps_tokens else RoutedSampling if self.router.asks else SamplingParams
         return kind(**given.model_dump())
 
     @property
@@ -303,9 +303,9 @@ class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
             raise ValueError("ptx computes the likelihood of text at temperature 1. Set rollout.sampling.temperature 1")
         return self
 
-    def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:
+    def mixed(self, samples: BatchSource, given: Sequence[Example]) -> BatchSource:
         """Return the policy's samples, with windows of text for ptx."""
-        return PtxSource(own, given, self.text.rows, self.seed) if self.ptx and len(given) else own
+        return PtxSource(samples, given, self.text.rows, self.seed) if self.ptx and len(given) else samples
 
     @property
     def has_critic(self) -> bool:

@@ -68,9 +68,9 @@ class StudentConfig(OnlineConfig, TeacherConfig):
 
         Example: `StudentConfig.preset("gkd", rollout={"rounds": 20})`
         """
-        found = STUDENTS.entry(algorithm)
-        merged = found.row.merged({**with_terms(settings), "algorithm": algorithm})
-        return cast("StudentConfig", check(found.model, merged, where="settings", file="arguments"))
+        entry = STUDENTS.entry(algorithm)
+        merged = entry.row.merged({**with_terms(settings), "algorithm": algorithm})
+        return cast("StudentConfig", check(entry.model, merged, where="settings", file="arguments"))
 
     @model_validator(mode="after")
     def _can_ask_its_teacher(self) -> StudentConfig:
@@ -132,12 +132,12 @@ class DistillTraining(StudentConfig, RowLimit, DistillRunConfig):
         """No reward: prompts without a readable answer are used too."""
         return {}
 
-    def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:
+    def mixed(self, samples: BatchSource, given: Sequence[Example]) -> BatchSource:
         """Return the student's samples, given answers, or steps of both."""
         if self.own == 1 or not len(given):
-            return own
+            return samples
         size = max(self.rollout.prompts * self.rollout.group_size // self.rollout.minibatches, 1)
-        return MixedSource(own, EpochSource(given, size, 1, self.seed), self.own, self.seed)
+        return MixedSource(samples, EpochSource(given, size, 1, self.seed), self.own, self.seed)
 
     def monitor(self, section: str) -> RewardMonitor:
         """Return a monitor that ignores rewards, because the run does not train on them."""
@@ -170,15 +170,15 @@ class MixedSource(WrappedSource):
     `share` is the probability of samples (GKD, Agarwal 2023).
     """
 
-    def __init__(self, own: BatchSource, offline: EpochSource, share: float, seed: int) -> None:
-        super().__init__(own)
+    def __init__(self, samples: BatchSource, offline: EpochSource, share: float, seed: int) -> None:
+        super().__init__(samples)
         self._offline, self._share, self._seed = offline, share, seed
 
     def batch(self, step: int) -> Batch:
         """Return the rows of one step. All rows are of one kind, which depends on the seed and the step."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + step)
-        own = float(torch.rand((), generator=generator)) < self._share
-        return (self._inner if own else self._offline).batch(step)
+        is_sampled = float(torch.rand((), generator=generator)) < self._share
+        return (self._inner if is_sampled else self._offline).batch(step)
 
 
 STUDENTS = Algorithms((DISTILL_ROWS, lambda _: DistillTraining), (POLICY_ROWS, lambda _: TaughtTraining))

@@ -72,8 +72,8 @@ def sampled_demonstrations(
     )  # fmt: skip
 
     def measure() -> Measured:
-        found, losses = sampled(), loss()
-        return found._replace(proxy_P=losses.proxy_P, figures={**losses.figures, **found.figures})
+        rewards, losses = sampled(), loss()
+        return rewards._replace(proxy_P=losses.proxy_P, figures={**losses.figures, **rewards.figures})
 
     return measure
 
@@ -132,28 +132,28 @@ class HeldoutRewards:
         )
         rest(self.sampler)
         true, proxy = self.rewards
-        true_P, scored, kept = self._scored(true, rollouts)
+        true_P, scored, scorable = self._scored(true, rollouts)
         proxy_P = true_P if proxy is true else self._scored(proxy, rollouts)[0]
-        return Measured(true_P, proxy_P, self._metrics(scored, kept))
+        return Measured(true_P, proxy_P, self._metrics(scored, scorable))
 
     def _scored(self, reward: RewardSum, rollouts: Sequence[Rollout]) -> tuple[Floats, list[Rollout], set[int]]:
         """Return the mean reward of each prompt, the scored samples, and the indices of the samples with a score."""
         scored = scored_by_first(reward, rollouts)
-        kept = set(FailureLimit(reward, self.max_failed, self.where).check(scored))
-        totals = [reward.total(one) if place in kept else np.nan for place, one in enumerate(scored)]
-        return self._per_prompt(totals), scored, kept
+        scorable = set(FailureLimit(reward, self.max_failed, self.where).check(scored))
+        totals = [reward.total(one) if place in scorable else np.nan for place, one in enumerate(scored)]
+        return self._per_prompt(totals), scored, scorable
 
-    def _metrics(self, scored: Sequence[Rollout], kept: Collection[int]) -> dict[str, float]:
+    def _metrics(self, scored: Sequence[Rollout], scorable: Collection[int]) -> dict[str, float]:
         """Return the metrics of the samples with intervals over prompts."""
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for name in self.rewards[0].only_measured:
             scores = [(place, one.scores[name]) for place, one in enumerate(scored)]
             values = [
-                [None if score.status in FAILED else score.value for place, score in part if place in kept]
+                [None if score.status in FAILED else score.value for place, score in part if place in scorable]
                 for part in (scores[start : start + self.samples] for start in range(0, len(scores), self.samples))
             ]
-            found |= part_figures(f"{METRIC}{name}", values, 0)
-        return found
+            metrics |= part_figures(f"{METRIC}{name}", values, 0)
+        return metrics
 
     def _per_prompt(self, values: Sequence[float]) -> Floats:
         """Return the mean reward of each prompt's scored samples; nan if there are none."""

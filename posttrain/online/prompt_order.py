@@ -32,8 +32,8 @@ class PromptOrder:
     def places(self, drawn: int, count: int) -> list[int]:
         """Return the indices of the next `count` prompts after the first `drawn` prompts."""
         places = []
-        for nth in range(drawn, drawn + count):
-            lap, place = divmod(nth, self._prompts)
+        for number in range(drawn, drawn + count):
+            lap, place = divmod(number, self._prompts)
             places.append(int(torch.randperm(self._prompts, generator=self._generator(lap))[place]))
         return places
 
@@ -47,8 +47,8 @@ class PromptOrder:
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore the state from `state_dict`."""
 
-    def _generator(self, nth: int) -> torch.Generator:
-        return torch.Generator().manual_seed(self._seed * 7_919 + nth)
+    def _generator(self, lap: int) -> torch.Generator:
+        return torch.Generator().manual_seed(self._seed * 7_919 + lap)
 
 
 class ByPassRate(PromptOrder):

@@ -91,8 +91,8 @@ class RewardMonitor:
             "truncated": all(bool(group.columns.rows["truncated"].all()) for group in groups),
             "entropy": -float(logp.mean()) < LEAST_ENTROPY,
         }
-        for problem, found in problems.items():
-            self._in_a_row[problem] = self._in_a_row[problem] + 1 if found and not solved else 0
+        for problem, occurs in problems.items():
+            self._in_a_row[problem] = self._in_a_row[problem] + 1 if occurs and not solved else 0
             count = self._in_a_row[problem]
             if self._patience is not None and count >= self._patience:
                 what = f"{self._said(problem, count)}. The run ends, because patience = {self._patience}"

@@ -138,11 +138,11 @@ class RolloutLog:
     """For each row of each optimizer step: the rollout's number, the step, and the bits of the mean advantage."""
 
     def __post_init__(self) -> None:
-        self._kept = DRAWN_FROM if self.sampling.keeps else ()
+        self._set_columns = DRAWN_FROM if self.sampling.keeps else ()
         self._pending = self._empty()
 
     def _empty(self) -> dict[str, list[Any]]:
-        return {name: [] for name in (*_SAMPLED, *self._kept)}
+        return {name: [] for name in (*_SAMPLED, *self._set_columns)}
 
     def open(self, folder: Path) -> None:
         """Keep the files in this folder until the run ends. Print a line if the limit may be too low."""
@@ -180,7 +180,7 @@ class RolloutLog:
             "scores": [(name, score.known, score.status) for name, score in rollout.scores.items()],
             "turn_rewards": list(rollout.turn_rewards), "info": canonical(dict(rollout.info)),
         }  # fmt: skip
-        if self._kept and kept:
+        if self._set_columns and kept:
             values |= {"kept_ids": kept.ids.numpy(), "kept_counts": kept.counts.numpy()}
         return values
 
@@ -212,7 +212,7 @@ class RolloutLog:
         self._pending, self._tokens = self._empty(), 0
         same = {"seed": self.sampling.seed, "sampling": self.sampling.settings, "step": None, "advantage": None}
         constants = (pl.lit(value, dtype=_COLUMNS[name]).alias(name) for name, value in same.items())
-        return frame.with_columns(constants).select(*_COLUMNS, *self._kept)
+        return frame.with_columns(constants).select(*_COLUMNS, *self._set_columns)
 
     def trained(self, step: int, prepared: Ragged) -> None:
         """Record which rollouts an optimizer step contains, and the mean advantage of each."""
@@ -258,13 +258,13 @@ class RolloutLog:
         self._write()
         used = self._used()
         with atomic_path(target) as folder:
-            for nth, files in enumerate(self._parts()):
+            for index, files in enumerate(self._parts()):
                 frame = pl.concat([self._read(first) for first in files])
                 frame = frame.drop("step", "advantage").join(
                     used, on=["draw", "sample"], how="left", maintain_order="left"
                 )
                 frame = with_ids(frame, "training_rollouts")
-                name = f"part-{nth:05d}.parquet"
+                name = f"part-{index:05d}.parquet"
                 write_parquet(check(frame, target / name), folder / name)
             if not self._sizes:
                 write_parquet(pl.DataFrame(schema=COLUMNS["training_rollouts"]), folder / "part-00000.parquet")
@@ -327,11 +327,11 @@ def select_text(frame: pl.DataFrame, stored: Stored) -> pl.DataFrame:
     if stored == "full":
         return frame
     last = f"{16**ID_LENGTH // SAMPLED_SHARE:0{ID_LENGTH}x}"
-    kept = pl.col("prompt_id") < last if stored == "sampled" else pl.lit(value=False)
+    is_stored = pl.col("prompt_id") < last if stored == "sampled" else pl.lit(value=False)
     hashed = pl.col("problem").map_elements(digest, return_dtype=pl.String())
     return frame.with_columns(
-        pl.when(kept).then("problem").otherwise(hashed).alias("problem"),
-        *(pl.when(kept).then(name).alias(name) for name in _text(frame)),
+        pl.when(is_stored).then("problem").otherwise(hashed).alias("problem"),
+        *(pl.when(is_stored).then(name).alias(name) for name in _text(frame)),
     )
 
 
@@ -344,7 +344,7 @@ def _series(name: str, values: list[Any]) -> pl.Series:
     if name != "scores":
         return pl.Series(name, values, dtype=_COLUMNS[name])
     flat = [score for row in values for score in row]
-    columns = {field.name: [score[nth] for score in flat] for nth, field in enumerate(SCORE.fields)}
+    columns = {field.name: [score[index] for score in flat] for index, field in enumerate(SCORE.fields)}
     scores = pl.DataFrame(columns, schema=SCORE.to_schema()).to_struct(name).to_arrow()
     offsets = pl.Series([0, *accumulate(map(len, values))], dtype=pl.Int64()).to_arrow()
     return pl.Series(name, pl.from_arrow(pa.LargeListArray.from_arrays(offsets, scores)))

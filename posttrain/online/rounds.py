@@ -76,9 +76,9 @@ class FreshRounds:
     def take(self, number: int, step: int) -> Round:
         """Return the samples of a round."""
         self.sampler.sync(step)
-        found = self.finish(self.begin(number))
+        round_ = self.finish(self.begin(number))
         rest(self.sampler)
-        return found
+        return round_
 
     def begin(self, number: int) -> Draw:
         """Choose the prompts of a round."""
@@ -96,20 +96,20 @@ class FreshRounds:
             collected = self._collect(draw, sampled)
             rollouts += collected.rollouts
             for group in collected.groups:
-                nth = int(group.columns.rows["rollout"][0]) // self.params.group_size - draw.first
-                self._order.learn(self._places[nth], group.columns.rows["outcome"])
+                index = int(group.columns.rows["rollout"][0]) // self.params.group_size - draw.first
+                self._order.learn(self._places[index], group.columns.rows["outcome"])
                 replaced = self._tries > 1 and has_zero_variance(group, "outcome")
                 (spare if replaced else accepted).append(group)
             tries += 1
-        kept = len(accepted)
-        accepted += spare[: max(self.params.minibatches - kept, 0)]
+        accepted_count = len(accepted)
+        accepted += spare[: max(self.params.minibatches - accepted_count, 0)]
         self._check_enough(len(accepted))
         self._collect.monitor.round(accepted)
         metrics = reward_metrics(self._collect.rewards.terms, rollouts)
         metrics |= world.from_first(partial(judge_metrics, judged))
         metrics["groups_with_signal"] = groups_with_signal(accepted)
         if self._tries > 1:
-            metrics |= {"sampling_rounds": float(tries), "groups_kept": kept / most}
+            metrics |= {"sampling_rounds": float(tries), "groups_kept": accepted_count / most}
         return Round(_numbered(accepted), metrics)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -285,17 +285,17 @@ def _numbered(groups: Sequence[Batch]) -> Batch:
 
 def reward_metrics(names: Iterable[str], rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Return each part's mean and standard deviation over scored rollouts, its share of `ok`, and its failures."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name in names:
         scores = [rollout.scores[name] for rollout in rollouts]
         values = [score.value for score in scores if score.status not in FAILED]
         if values:
-            found[f"reward_{name}"] = sum(values) / len(values)
-            found[f"reward_{name}_std"] = statistics.stdev(values) if len(values) > 1 else 0.0
-        found[f"reward_{name}_ok"] = sum(score.status == "ok" for score in scores) / len(scores)
+            metrics[f"reward_{name}"] = sum(values) / len(values)
+            metrics[f"reward_{name}_std"] = statistics.stdev(values) if len(values) > 1 else 0.0
+        metrics[f"reward_{name}_ok"] = sum(score.status == "ok" for score in scores) / len(scores)
         if lost := len(scores) - len(values):
-            found[f"reward_{name}{FAILED_COUNT}"] = float(lost)
-    return found
+            metrics[f"reward_{name}{FAILED_COUNT}"] = float(lost)
+    return metrics
 
 
 def groups_with_signal(groups: Sequence[Batch]) -> float:
@@ -322,9 +322,9 @@ def sampler_metrics(models: ModelSet, batch: Batch, params: RolloutParams) -> di
         models.policy.train(training)
     tokens = batch.columns.tokens
     log_ratio = tokens["recomputed_logp"] - tokens["old_logp"]
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if not params.ahead and params.gap_rows:
-        found = {"sampler_gap": float(log_ratio.abs().mean()), "sampler_gap_max": float(log_ratio.abs().max())}
+        metrics = {"sampler_gap": float(log_ratio.abs().mean()), "sampler_gap_max": float(log_ratio.abs().max())}
     if params.foreign:
-        found["sampler_kl"] = float(k3(tokens["old_logp"].double(), tokens["recomputed_logp"].double()).mean())
-    return found
+        metrics["sampler_kl"] = float(k3(tokens["old_logp"].double(), tokens["recomputed_logp"].double()).mean())
+    return metrics

@@ -156,8 +156,8 @@ def run_online(
     rewards, monitor = run.rewards(), config.monitor(section)
     world.from_first(lambda: check_canaries(rewards, run.prompts[: config.canaries], section))
     if rollouts is None:
-        kept = checkpoints.keeps
-        rollouts = config.rollout_log(run.name, run.text, max(map(len, lengths))) if kept else NoRollouts()
+        stores = checkpoints.keeps
+        rollouts = config.rollout_log(run.name, run.text, max(map(len, lengths))) if stores else NoRollouts()
 
     with given(sampler) if sampler is not None else run.sampler() as opened:
         world.from_first(lambda: rewards.load(run.prompts))

@@ -42,7 +42,7 @@ class ServedTeacher(Connection):
     def __call__(self, rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:
         """Return ids and log-probs [M, K] of the likeliest tokens at each trained token of the rows."""
         try:
-            found = self.run(self._all(rows))
+            likeliest = self.run(self._all(rows))
         except NoReply as error:
             what = f"the teacher at {self._params.url} returned no log-probs ({error.status}: {error.reason})"
             fix = "Run the stage again when the teacher answers; it continues from the last checkpoint"
@@ -52,8 +52,8 @@ class ServedTeacher(Connection):
                     "served.top"
                 )
             raise ModelError(what=what, where=f"{self._where}.served", fix=fix) from error
-        ids = torch.tensor([token for part, _ in found for token in part], dtype=torch.long)
-        logps = torch.tensor([token for _, part in found for token in part])
+        ids = torch.tensor([token for part, _ in likeliest for token in part], dtype=torch.long)
+        logps = torch.tensor([token for _, part in likeliest for token in part])
         return ids.view(-1, self._top), logps.view(-1, self._top)
 
     async def _all(self, rows: Sequence[TokenRow]) -> list[Likeliest]:
@@ -70,9 +70,9 @@ class ServedTeacher(Connection):
             "model": self._params.model, "prompt": ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": self._top
         }  # fmt: skip
         most = len(ids) * (self._top + 1)
-        found = await self.post_for_logprobs("completions", body, lambda data: _read(data, len(ids)), most)
-        self._compare(ids, found)
-        return self._likeliest([found[len(row.prompt) + place] for place in row.trained])
+        logprobs = await self.post_for_logprobs("completions", body, lambda data: _read(data, len(ids)), most)
+        self._compare(ids, logprobs)
+        return self._likeliest([logprobs[len(row.prompt) + place] for place in row.trained])
 
     def _likeliest(self, tokens: Sequence[Mapping[str, Any]]) -> Likeliest:
         """Return the K likeliest tokens at each token. An endpoint adds the token itself if it is not among them."""
@@ -86,20 +86,20 @@ class ServedTeacher(Connection):
             logps.append([min(-logp, 0.0) for logp, _ in ranked])
         return ids, logps
 
-    def _compare(self, ids: Sequence[int], found: Sequence[Mapping[str, Any]]) -> None:
+    def _compare(self, ids: Sequence[int], logprobs: Sequence[Mapping[str, Any]]) -> None:
         """Reject an endpoint that decodes most tokens to another text, because its tokenizer differs."""
         if self._is_compared:
             return
         self._is_compared = True
-        pairs = islice(zip(ids[1:], found[1:], strict=True), COMPARED)
+        pairs = islice(zip(ids[1:], logprobs[1:], strict=True), COMPARED)
         texts = [
             (self._tokenizer.decode([token]), said.get(str(token), {}).get("decoded_token")) for token, said in pairs
         ]
-        known = [(mine.strip(), str(theirs).strip()) for mine, theirs in texts if theirs is not None]
-        if sum(mine == theirs for mine, theirs in known) * 2 < len(texts):
-            mine, theirs = next(((mine, theirs) for mine, theirs in known if mine != theirs), ("", "nothing"))
+        known = [(ours.strip(), str(theirs).strip()) for ours, theirs in texts if theirs is not None]
+        if sum(ours == theirs for ours, theirs in known) * 2 < len(texts):
+            ours, theirs = next(((ours, theirs) for ours, theirs in known if ours != theirs), ("", "nothing"))
             what = (
-                f"the teacher's tokenizer differs from that of {self._student}: a token is {mine!r} here, "
+                f"the teacher's tokenizer differs from that of {self._student}: a token is {ours!r} here, "
                 f"{theirs!r} there"
             )
             fix = (
@@ -111,9 +111,11 @@ class ServedTeacher(Connection):
 
 def _read(data: Any, tokens: int) -> list[Mapping[str, Any]]:
     """Return the endpoint's answer for each token: id -> log-prob."""
-    found = [said or {} for said in data["choices"][0]["prompt_logprobs"]]
-    if len(found) != tokens or not all(float(part["logprob"]) <= 1e-3 for said in found for part in said.values()):
+    logprobs = [said or {} for said in data["choices"][0]["prompt_logprobs"]]
+    if len(logprobs) != tokens or not all(
+        float(part["logprob"]) <= 1e-3 for said in logprobs for part in said.values()
+    ):
         raise TryAgainError(
-            f"the reply has log-probs of {len(found)} tokens, and {tokens} were sent, or they are above 0"
+            f"the reply has log-probs of {len(logprobs)} tokens, and {tokens} were sent, or they are above 0"
         )
-    return found
+    return logprobs

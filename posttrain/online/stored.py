@@ -62,9 +62,9 @@ class OfflineConfig(TrainingParams, PolicyConfig):
 
         Example: `OfflineConfig.preset("grpo", correction="truncate", epochs=2)`
         """
-        found = STORED.entry(algorithm)
-        merged = found.row.merged({**settings, "algorithm": algorithm})
-        return cast("OfflineConfig", check(found.model, merged, where="settings", file="arguments"))
+        entry = STORED.entry(algorithm)
+        merged = entry.row.merged({**settings, "algorithm": algorithm})
+        return cast("OfflineConfig", check(entry.model, merged, where="settings", file="arguments"))
 
     @model_validator(mode="after")
     def _learns_from_rollouts(self) -> OfflineConfig:
@@ -215,6 +215,6 @@ def records(frame: pl.DataFrame) -> list[dict[str, Any]]:
     """Return rows of the table as mappings, with the columns of kept tokens combined as `kept`."""
     rows = frame.drop(DRAWN_FROM, strict=False).to_dicts()
     stored = set(DRAWN_FROM) <= set(frame.columns)
-    for nth, row in enumerate(rows):
-        row["kept"] = Kept(*(torch.tensor(frame[name][nth].to_numpy()) for name in DRAWN_FROM)) if stored else None
+    for index, row in enumerate(rows):
+        row["kept"] = Kept(*(torch.tensor(frame[name][index].to_numpy()) for name in DRAWN_FROM)) if stored else None
     return rows

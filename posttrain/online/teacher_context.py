@@ -38,15 +38,15 @@ def prompts_in_context(
     asked += [(talk, _filled(context, None, source, where)) for talk in questions]
     plain = text.prompts([talk for talk, _ in asked])
     framed = text.prompts([replace(talk, messages=with_system_prompt(talk.messages, said)) for talk, said in asked])
-    found: dict[tuple[int, ...], list[int]] = {}
+    prompts_of: dict[tuple[int, ...], list[int]] = {}
     for ids, theirs, (talk, said) in zip(plain, framed, asked, strict=True):
-        if found.setdefault(tuple(ids), theirs) != theirs:
+        if prompts_of.setdefault(tuple(ids), theirs) != theirs:
             asks = excerpt(str(talk.messages[-1]["content"]))
             what = f"rows of {source} have the same prompt, {asks}, but different contexts, one of them {excerpt(said)}"
             raise DataError(
                 what=what, where=where, fix="Keep one row of each prompt, or use no row values in the context"
             )
-    return found
+    return prompts_of
 
 
 def _filled(context: str, prompt: Prompt | None, source: str, where: str) -> str:
@@ -56,8 +56,8 @@ def _filled(context: str, prompt: Prompt | None, source: str, where: str) -> str
     def value(place: re.Match[str]) -> str:
         if place[1]:
             return f"{{{place[1]}}}"
-        if isinstance(found := known.get(place[2]), str | int | float):
-            return str(found)
+        if isinstance(known_value := known.get(place[2]), str | int | float):
+            return str(known_value)
         has = ", ".join(name for name, text in known.items() if isinstance(text, str | int | float)) or "none"
         row = "" if prompt is None else f"row {prompt.id} of "
         what = f"it has {{{place[2]}}}, but {row}{source} has no such text or number. It has {has}"

@@ -61,7 +61,7 @@ def teachers_of(
         check_teacher(student, teacher, student.called.get(name, name))
         student.text.context = shared_context(student.text, teacher, seen or {}, student.section)
     formula, shares = config.formula(), iter(config.shares(given, student.section))
-    found = [
+    all_teachers = [
         Teacher(
             frozen_on(load_policy(teacher), runtime) if isinstance(teacher, Path) else teacher, formula, seen,
             share=next(shares),
@@ -70,8 +70,8 @@ def teachers_of(
     ]  # fmt: skip
     for server in config.servers.values():
         served = ServedTeacher(server, student.section, student.text.tokenizer, student.name)
-        found.append(Teacher(None, formula, seen, served, share=next(shares)))
-    return found
+        all_teachers.append(Teacher(None, formula, seen, served, share=next(shares)))
+    return all_teachers
 
 
 def _config(teacher: Path | Any) -> Any:

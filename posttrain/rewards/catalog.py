@@ -33,17 +33,17 @@ def reward_named(name: str, where: str) -> Reward[Any]:
     return _adopted(name, load_object(name, where))
 
 
-def _adopted(name: str, found: Any) -> Reward[Any]:
+def _adopted(name: str, given: Any) -> Reward[Any]:
     """Return an object of the user or a plugin as a reward. It runs in worker processes."""
-    if isinstance(found, Reward):
-        if found.each is None:
-            return found
-        _check_signature(name, found.each, ("rollout", "options"))
-        return replace(found, isolated=True)
-    if not isroutine(found):
+    if isinstance(given, Reward):
+        if given.each is None:
+            return given
+        _check_signature(name, given.each, ("rollout", "options"))
+        return replace(given, isolated=True)
+    if not isroutine(given):
         raise ValueError(f"'{name}' is neither a Reward nor a function of rollouts (docs/rewards.md)")
-    _check_signature(name, found, ("rollouts",))
-    return Reward(lambda options, context: found, isolated=True, compares=lambda options: True)  # noqa: ARG005
+    _check_signature(name, given, ("rollouts",))
+    return Reward(lambda options, context: given, isolated=True, compares=lambda options: True)  # noqa: ARG005
 
 
 REWARDS: Final[Listing[Reward[Any]]] = Listing("posttrain.rewards", "REWARDS", group="rewards", adopt=_adopted)
@@ -53,16 +53,16 @@ REWARDS: Final[Listing[Reward[Any]]] = Listing("posttrain.rewards", "REWARDS", g
 def _check_signature(name: str, function: Callable[..., Any], wanted: Sequence[str]) -> None:
     """Reject a user's function if its signature does not fit the call that runs make."""
     try:
-        found = signature(function)
+        accepted = signature(function)
     except ValueError:  # a function without a signature, of C
         return
     try:
-        found.bind(*wanted)
+        accepted.bind(*wanted)
     except TypeError as error:
         code = getattr(function, "__code__", None)
         place = f"{code.co_filename.replace(f'{Path.cwd()}/', '')} line {code.co_firstlineno}: " if code else ""
         raise ValueError(
-            f"'{name}' ({place}{getattr(function, '__name__', 'it')}{found}): it cannot be called with "
+            f"'{name}' ({place}{getattr(function, '__name__', 'it')}{accepted}): it cannot be called with "
             f"({', '.join(wanted)}): {error}. Give it these arguments (docs/own-rewards.md)"
         ) from error
 
@@ -90,12 +90,12 @@ def term(name: Any, value: Any) -> WeightedReward:
     shared = TERM_KEYS | (WORKER_KEYS if reward.isolated else frozenset())
     if taken := sorted(shared & reward.options.model_fields.keys()):
         raise ValueError(f"the options of '{kind}' have `{taken[0]}`, a key of every reward. Rename the option")
-    own = {key: value[key] for key in value if key not in shared}
-    for key in own.keys() - reward.options.model_fields.keys():
+    own_options = {key: value[key] for key in value if key not in shared}
+    for key in own_options.keys() - reward.options.model_fields.keys():
         if near := get_close_matches(str(key), sorted(shared), n=1):
             raise ValueError(f"{name}.{key}: unknown key. Did you mean '{near[0]}'?")
     try:
-        options = check(reward.options, own, where=str(name))
+        options = check(reward.options, own_options, where=str(name))
     except ParamsError as error:
         raise ValueError(error.what) from error  # the error around it names the file and the fix
     if not reward.in_workers(options) and (unused := sorted(WORKER_KEYS & value.keys() & shared)):
@@ -124,9 +124,9 @@ def _metrics(given: Any) -> Any:
     if not isinstance(named, Mapping):
         return named
     for name, value in named.items():
-        kept = value.keys() & _OF_A_SUM if isinstance(value, Mapping) else ()
-        if not isinstance(value, Mapping | WeightedReward) or kept:
-            what = f"'{name}' has {', '.join(sorted(kept))}" if kept else f"'{name}' is {excerpt(value, 80)}"
+        of_a_sum = value.keys() & _OF_A_SUM if isinstance(value, Mapping) else ()
+        if not isinstance(value, Mapping | WeightedReward) or of_a_sum:
+            what = f"'{name}' has {', '.join(sorted(of_a_sum))}" if of_a_sum else f"'{name}' is {excerpt(value, 80)}"
             raise ValueError(f"{what}: a metric only has options. Write [{name}], or {{{name}: {{OPTION: ...}}}}")
     return {name: value if isinstance(value, WeightedReward) else _metric(name, value) for name, value in named.items()}
 
@@ -206,6 +206,6 @@ def refuse_learned(terms: Mapping[str, WeightedReward], fix: str) -> None:
 
 def learned(terms: Mapping[str, WeightedReward]) -> dict[str, Any]:
     """Return the rewards that use a reward model, including parts of other rewards, with their options."""
-    found = {name: term.options for name, term in terms.items() if (term.type or name) == LEARNED}
+    direct = {name: term.options for name, term in terms.items() if (term.type or name) == LEARNED}
     inner = [learned(getattr(term.options, "of", {})) for term in terms.values()]
-    return {**found, **{name: options for some in inner for name, options in some.items()}}
+    return {**direct, **{name: options for some in inner for name, options in some.items()}}

@@ -13,4 +13,4 @@ _TOKENS: Final = re.compile(
 
 def without_chat_tokens(text: str) -> str:
     """Return a text with special tokens such as `<|im_end|>` written as `< |im_end|>`: readable, but not special."""
-    return _TOKENS.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+    return _TOKENS.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)

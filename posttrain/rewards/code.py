@@ -89,7 +89,7 @@ def code_info(info: Mapping[str, Any]) -> CodeInfo:
     if "tests" not in info:
         raise ValueError("its info has no `tests`")
     try:
-        found = _INFO.validate_python(info)
+        parsed = _INFO.validate_python(info)
     except ValidationError as error:
         first = error.errors()[0]
         if first["loc"][:1] == ("tests",):
@@ -97,13 +97,13 @@ def code_info(info: Mapping[str, Any]) -> CodeInfo:
                 "info.tests is neither Python text with assertions nor a list of {stdin, stdout}"
             ) from error
         raise ValueError(f"info.{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    if not found.tests:
+    if not parsed.tests:
         raise ValueError("info.tests is empty")
-    for name, text in (("tests", assertions(found)), ("setup", found.setup)):
+    for name, text in (("tests", assertions(parsed)), ("setup", parsed.setup)):
         _check_python(name, text)
-    if assertions(found) and not any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(assertions(found)))):
+    if assertions(parsed) and not any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(assertions(parsed)))):
         raise ValueError("info.tests has no assert statement; methods such as assertEqual are not read")
-    return found
+    return parsed
 
 
 def _check_python(name: str, text: str) -> None:
@@ -134,13 +134,13 @@ def program_of(text: str, take: str, entry_point: str | None = None) -> str | No
         for blanks, language, code in _BLOCK.findall(text)
         if language.lower() in _PYTHON
     ]
-    found = [code for language, code in blocks if language] or [code for _, code in blocks]
+    programs = [code for language, code in blocks if language] or [code for _, code in blocks]
     if entry_point is not None:
         defines = re.compile(
             rf"^(?:(?:async\s+)?def|class)\s+{re.escape(entry_point)}\b|^{re.escape(entry_point)}\s*=", re.M
         )
-        found = [code for code in found if defines.search(code)][:1] or found
-    return found[-1] if found else None
+        programs = [code for code in programs if defines.search(code)][:1] or programs
+    return programs[-1] if programs else None
 
 
 def judge_program(box: Sandbox | Command, code: str, info: CodeInfo, options: CodeOptions) -> Verdict:
@@ -166,14 +166,14 @@ def _score(rollout: Rollout, options: CodeOptions) -> Score:
     if code is None:
         return Score(0.0, "unparseable", "no ```python block" if options.take == "block" else "no program")
     try:
-        found = judge_program(sandbox(options.sandbox), code, info, options)
+        verdict = judge_program(sandbox(options.sandbox), code, info, options)
     except (SandboxFailed, OSError) as error:
         return Score(0.0, "infrastructure", str(error))
-    if found.fault:
-        return Score(0.0, "error", found.fault)
+    if verdict.fault:
+        return Score(0.0, "error", verdict.fault)
     if options.score == "share":
-        return Score(found.passed / found.count, reason=found.reason)
-    return Score(float(found.passed == found.count), reason=found.reason)
+        return Score(verdict.passed / verdict.count, reason=verdict.reason)
+    return Score(float(verdict.passed == verdict.count), reason=verdict.reason)
 
 
 _BOXES: dict[tuple[str, int], Sandbox | Command] = {}
@@ -207,8 +207,8 @@ def _score_fn(options: CodeOptions, context: Context) -> ScoreFn:
     except SandboxFailed as error:
         fix = "Run `python -m posttrain.sandbox` to see what this machine supports"
         raise RewardError(what=str(error), where=context.place, fix=fix) from error
-    own = [] if options.sandbox == "kernel" else [options.sandbox]
-    held = ", ".join([*own, *(mechanisms if options.sandbox != "none" else [])])
+    command = [] if options.sandbox == "kernel" else [options.sandbox]
+    held = ", ".join([*command, *(mechanisms if options.sandbox != "none" else [])])
     note(sandbox=held)
     warning = " Programs of the policy run with all your rights (sandbox: none)." if held == "none" else ""
     print(f"{context.place}: isolation: {held}.{warning}", file=sys.stderr)

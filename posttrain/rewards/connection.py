@@ -168,12 +168,12 @@ class Connection:
                 await self._turn()
                 self._check_given_up()
                 try:
-                    found = _parsed(await self._try(path, body, largest), read, malformed)
+                    result = _parsed(await self._try(path, body, largest), read, malformed)
                 except TryAgainError as error:
                     failed, wait = str(error), max(error.wait, _backoff(number))
                 else:
                     self._replied, self._given_up = time.monotonic(), ""
-                    return found
+                    return result
                 silent = time.monotonic() - self._replied
                 if silent + wait > self._params.give_up_after:
                     self._given_up = f"{failed}; given up after {silent:.0f} s without any reply"

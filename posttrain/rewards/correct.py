@@ -124,8 +124,8 @@ def _cannot_score(prompt: Prompt, options: CorrectOptions) -> str | None:
 def _exact(rollout: Rollout, options: CorrectOptions) -> Score:
     text = rollout.text
     if options.after is not None:
-        _, found, text = text.rpartition(options.after)
-        if not found:
+        _, mark, text = text.rpartition(options.after)
+        if not mark:
             return unparseable(f"it does not have `{options.after} ANSWER`")
     if not text.strip():
         return unparseable("it is empty")
@@ -135,10 +135,10 @@ def _exact(rollout: Rollout, options: CorrectOptions) -> Score:
 def _regex(rollout: Rollout, options: CorrectOptions) -> Score:
     assert options.pattern is not None
     matches = deque(re.finditer(options.pattern, rollout.text), maxlen=1)
-    found = matches[0] if matches else None
-    if found is None or found[found.re.groups] is None:
+    match = matches[0] if matches else None
+    if match is None or match[match.re.groups] is None:
         return unparseable(f"nothing in it matches {excerpt(options.pattern)}")
-    answer = found[found.re.groups].strip()
+    answer = match[match.re.groups].strip()
     return Score(float(answer == gold_text(rollout.prompt, options)), answer=answer)
 
 

@@ -25,8 +25,8 @@ def share_in(language: str, text: str) -> float | None:
         return None
     detector = _detector(language)
     sizes = [_size(passage) for passage in passages]
-    found = [detector.classify(passage)[0] == language for passage in passages]
-    return sum(size for size, right in zip(sizes, found, strict=True) if right) / sum(sizes)
+    is_language = [detector.classify(passage)[0] == language for passage in passages]
+    return sum(size for size, right in zip(sizes, is_language, strict=True) if right) / sum(sizes)
 
 
 def _passages(text: str) -> list[str]:

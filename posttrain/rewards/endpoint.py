@@ -50,8 +50,8 @@ class ServedModel(Connection):
     async def _scores(self, rollouts: Sequence[Rollout]) -> list[Score]:
         talks = [_conversation(shown(rollout, self._options.hide, self._text)) for rollout in rollouts]
         different = list(dict.fromkeys(talks))
-        found = await asyncio.gather(*(self._score(talk) for talk in different))
-        score_of = dict(zip(different, found, strict=True))
+        scores = await asyncio.gather(*(self._score(talk) for talk in different))
+        score_of = dict(zip(different, scores, strict=True))
         return [score_of[talk] for talk in talks]
 
     async def _score(self, talk: str) -> Score:

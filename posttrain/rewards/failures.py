@@ -96,8 +96,8 @@ class FailureLimit:
     def check(self, rollouts: Sequence[Rollout]) -> list[int]:
         """Return the indices of the rollouts that every part could score."""
         failures = [self._reward.failure(scored) for scored in rollouts]
-        kept = [place for place, failed in enumerate(failures) if not failed]
-        lost, count = len(rollouts) - len(kept), len(rollouts)
+        scorable = [place for place, failed in enumerate(failures) if not failed]
+        lost, count = len(rollouts) - len(scorable), len(rollouts)
         recent = self._counts[""].add(lost, count)
         first = next(((scored, *failed) for scored, failed in zip(rollouts, failures, strict=True) if failed), None)
         if first is not None:
@@ -107,11 +107,11 @@ class FailureLimit:
                 f"{lost} of {count} completions could not be scored; the first failed {source} "
                 f"{_example(rollout, score)}"
             )
-            nothing = "Nothing is left to train on or to measure" if not kept else ""
+            nothing = "Nothing is left to train on or to measure" if not scorable else ""
             self._judge(recent, what, f"Fix the {'task' if rollout.failed else 'reward'}", nothing, "")
         for name in self._reward.only_measured:
-            self._measured(name, [rollouts[place] for place in kept])
-        return kept
+            self._measured(name, [rollouts[place] for place in scorable])
+        return scorable
 
     def _measured(self, name: str, rollouts: Sequence[Rollout]) -> None:
         """Count the failures of a reward that is only measured."""
@@ -135,8 +135,8 @@ class FailureLimit:
 
     def complete(self, prompts: Sequence[T], rollouts: Sequence[Rollout]) -> tuple[list[T], list[Rollout]]:
         """Return the prompts whose rollouts were all scored, and these rollouts."""
-        size, kept = len(rollouts) // len(prompts), set(self.check(rollouts))
-        whole = [i for i in range(len(prompts)) if kept.issuperset(range(i * size, (i + 1) * size))]
+        size, scored = len(rollouts) // len(prompts), set(self.check(rollouts))
+        whole = [i for i in range(len(prompts)) if scored.issuperset(range(i * size, (i + 1) * size))]
         return [prompts[i] for i in whole], [rollout for i in whole for rollout in rollouts[i * size : (i + 1) * size]]
 
     def tensor(self) -> Tensor:

@@ -93,8 +93,8 @@ def _tag_fault(text: str, tags: tuple[str, ...], empty: Literal["refuse", "allow
     seen = list(re.finditer(rf"<[\s/]*(?:{like})(?![\w-])[^<>]*>", text, re.IGNORECASE))
     wanted = [tag for name in tags for tag in (f"<{name}>", f"</{name}>")]
     if [tag.group() for tag in seen] != wanted:
-        found = " ".join(tag.group() for tag in seen)
-        return f"its tags are {f'{found:.80}' or 'missing'}, not {' '.join(wanted)}"
+        shown = " ".join(tag.group() for tag in seen)
+        return f"its tags are {f'{shown:.80}' or 'missing'}, not {' '.join(wanted)}"
     ends = [0, *(place for tag in seen for place in tag.span()), len(text)]
     between = [text[start:end] for start, end in list(pairwise(ends))[::2]]  # around tags, inside a part, and so on
     if any(outside.strip() for outside in between[::2]):

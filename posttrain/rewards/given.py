@@ -82,13 +82,13 @@ def _in_this_process(reward: Reward[Any]) -> Reward[Any]:
 
 def with_terms(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings whose `reward` and `watch.reward` may be functions, with the functions converted to terms."""
-    found = dict(settings)
-    if _has_functions(found.get("reward")):
-        found["reward"] = terms_given(found["reward"])
-    watch = found.get("watch")
+    converted = dict(settings)
+    if _has_functions(converted.get("reward")):
+        converted["reward"] = terms_given(converted["reward"])
+    watch = converted.get("watch")
     if isinstance(watch, Mapping) and _has_functions(watch.get("reward")):
-        found["watch"] = {**watch, "reward": terms_given(watch["reward"])}
-    return found
+        converted["watch"] = {**watch, "reward": terms_given(watch["reward"])}
+    return converted
 
 
 def _has_functions(reward: Any) -> bool:

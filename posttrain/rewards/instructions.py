@@ -29,8 +29,8 @@ def _cannot_score(prompt: Prompt, options: InstructionsOptions) -> str | None:  
 @rule(InstructionsOptions, _cannot_score)
 def instructions(rollout: Rollout, options: InstructionsOptions) -> float:
     """Tell whether the completion follows the instructions in the prompt's info."""
-    found = [followed(one, rollout.text) for one in rollout.prompt.info["instructions"]]
-    return float(all(found)) if options.count == "all" else sum(found) / len(found)
+    followed_each = [followed(one, rollout.text) for one in rollout.prompt.info["instructions"]]
+    return float(all(followed_each)) if options.count == "all" else sum(followed_each) / len(followed_each)
 
 
 REWARDS = {"instructions": instructions}

@@ -126,10 +126,10 @@ def _parts(value: dict[str, Any] | list[Any]) -> list[Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("an object has a name twice")
-    return found
+    return members
 
 
 def _finite(text: str) -> float:
@@ -146,8 +146,8 @@ def _schema_of(prompt: Prompt, options: SchemaOptions) -> str:
     """Return the schema as JSON text. A prompt's schema may be an object or text."""
     if options.schema is not None:
         return _read(options.schema)
-    own = prompt.info.get("schema")
-    return own if isinstance(own, str) else json.dumps(own)
+    schema = prompt.info.get("schema")
+    return schema if isinstance(schema, str) else json.dumps(schema)
 
 
 @lru_cache

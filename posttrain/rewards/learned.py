@@ -85,8 +85,10 @@ class RewardModel:
         """Return the score of each rollout at its last token."""
         seen = [shown(rollout, self._hide, self._policy) for rollout in rollouts]
         same = [self._same and len(one.row) > 0 and not (one.truncated and self._ends) for one in seen]
-        own = iter(self._own_rows([one for one, known in zip(seen, same, strict=True) if not known]))
-        return self._scores(rollouts, [one.row if known else next(own) for one, known in zip(seen, same, strict=True)])
+        encoded = iter(self._own_rows([one for one, known in zip(seen, same, strict=True) if not known]))
+        return self._scores(
+            rollouts, [one.row if known else next(encoded) for one, known in zip(seen, same, strict=True)]
+        )
 
     @torch.no_grad()
     def by_step(self, rollouts: Sequence[Rollout], separator: str, reduce: Reduce) -> list[Score]:
@@ -103,16 +105,16 @@ class RewardModel:
             for part in some
         ]
         scores = iter(self._scores(judged, self._own_rows(judged)))
-        found = []
+        scored = []
         for rollout, one, some in zip(rollouts, seen, parts, strict=True):
-            mine = [next(scores) for _ in some]
-            totals = [REDUCE[reduce](mine[: nth + 1]) for nth in range(len(mine))]
+            step_scores = [next(scores) for _ in some]
+            totals = [REDUCE[reduce](step_scores[: index + 1]) for index in range(len(step_scores))]
             added = [total - before for total, before in zip(totals, [0.0, *totals], strict=False)]
             hidden = rollout.text.removesuffix(one.text)
             whole = [f"{hidden}{part}" for part in some]
             ends = [] if self._policy is None else step_ends(rollout, whole, separator, self._policy)
-            found.append(Score(totals[-1], steps=list(zip(ends, added, strict=bool(ends)))))
-        return found
+            scored.append(Score(totals[-1], steps=list(zip(ends, added, strict=bool(ends)))))
+        return scored
 
     def _scores(self, rollouts: Sequence[Rollout], rows: Sequence[TokenRow]) -> list[float]:
         sizes = [len(row) for row in rows]
@@ -175,11 +177,11 @@ def models_of(folder: Path) -> dict[str, Path]:
 def _score_fn(options: ModelOptions, context: Context) -> ScoreFn:
     if context.reward_model is None or context.device is None:
         raise ValueError("the reward `model` has no reward model")
-    found = models_of(context.reward_model)
-    model = context.reward_model if options.part is None and len(found) == 1 else found.get(options.part or "")
+    models = models_of(context.reward_model)
+    model = context.reward_model if options.part is None and len(models) == 1 else models.get(options.part or "")
     if model is None:
-        what = f"reward_model = {context.reward_model} has the models {', '.join(found)}, but part is {options.part}"
-        fix = f"Choose one, e.g. NAME: {{type: model, part: {next(iter(found))}}}"
+        what = f"reward_model = {context.reward_model} has the models {', '.join(models)}, but part is {options.part}"
+        fix = f"Choose one, e.g. NAME: {{type: model, part: {next(iter(models))}}}"
         raise RewardError(what=what, where=context.place, fix=fix)
     scorer, reduce = RewardModel(model, context.device, context.text, options=options), options.steps
     score: ScoreFn = scorer if reduce is None else lambda rollouts: scorer.by_step(rollouts, options.separator, reduce)
@@ -188,12 +190,12 @@ def _score_fn(options: ModelOptions, context: Context) -> ScoreFn:
 
 def _by_parts(score: ScoreFn, rollouts: Sequence[Rollout], where: str) -> list[Score | float]:
     """Return the scores of table rows in parts, because the tokens of all rows may not fit into memory."""
-    progress, found = Progress(f"{where}: reward model", len(rollouts), "row"), list[Score | float]()
+    progress, scores = Progress(f"{where}: reward model", len(rollouts), "row"), list[Score | float]()
     for start in range(0, len(rollouts), ROWS):
-        found += score(rollouts[start : start + ROWS])
-        progress.advance(len(found) - start)
+        scores += score(rollouts[start : start + ROWS])
+        progress.advance(len(scores) - start)
     progress.close()
-    return found
+    return scores
 
 
 REWARDS = {

@@ -98,10 +98,10 @@ def common(first: Tokens, second: Tokens) -> int:
 
 def _read(data: Any) -> Tokens:
     said = data["prompt_logprobs"]
-    found = [(int(token), float(part["logprob"])) for one in said[1:] for token, part in [*one.items()][:1]]
-    if len(found) != len(said) - 1 or not all(math.isfinite(logp) for _, logp in found):
+    tokens = [(int(token), float(part["logprob"])) for one in said[1:] for token, part in [*one.items()][:1]]
+    if len(tokens) != len(said) - 1 or not all(math.isfinite(logp) for _, logp in tokens):
         raise TryAgainError("the reply lacks log-probs of some tokens")
-    return [(None, 0.0), *found]
+    return [(None, 0.0), *tokens]
 
 
 def _likelihood(options: LikelihoodOptions, context: Context) -> ScoreFn:

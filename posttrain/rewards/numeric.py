@@ -57,8 +57,8 @@ class NumericOptions(Params):
 def final_number(text: str, options: NumericOptions) -> Decimal | None:
     """Return the final number of a completion, after the options' mark if there is one; None if it has none."""
     if options.find == "end":
-        found = (_LAST if options.after is None else _marked(options.after)).search(text)
-        return _decimal(found) if found and (options.after is not None or _stands_alone(text, found)) else None
+        match = (_LAST if options.after is None else _marked(options.after)).search(text)
+        return _decimal(match) if match and (options.after is not None or _stands_alone(text, match)) else None
     _, mark, rest = (text, "", text) if options.after is None else text.rpartition(options.after)
     last = deque(_ANY.finditer(rest), maxlen=1)
     if not last or (options.after is not None and not mark) or re.search(r"\d", rest[last[0].end() :]):
@@ -66,11 +66,11 @@ def final_number(text: str, options: NumericOptions) -> Decimal | None:
     return _decimal(last[0]) if _stands_alone(rest, last[0]) else None
 
 
-def _stands_alone(text: str, found: re.Match[str]) -> bool:
+def _stands_alone(text: str, match: re.Match[str]) -> bool:
     """Tell whether a number is not part of a range, fraction, sum or date, and not negated."""
-    before = text[max(0, found.start(2) - 60) : found.start(2)]
+    before = text[max(0, match.start(2) - 60) : match.start(2)]
     part = _PART.search(before) and not _BOX.search(before)
-    return not part and not _MORE.match(text, found.end())
+    return not part and not _MORE.match(text, match.end())
 
 
 def expected_number(answer: str, after: str | None) -> Decimal | None:
@@ -98,6 +98,6 @@ def _marked(after: str) -> re.Pattern[str]:
     return re.compile(rf"{re.escape(after)}\s*{_NUMBER}")
 
 
-def _decimal(found: re.Match[str] | None) -> Decimal | None:
+def _decimal(match: re.Match[str] | None) -> Decimal | None:
     """Return the matched number exactly. As floats, different large numbers can be equal."""
-    return Decimal(("-" if found[1] else "") + found[2].replace(",", "")) if found else None
+    return Decimal(("-" if match[1] else "") + match[2].replace(",", "")) if match else None

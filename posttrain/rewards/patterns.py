@@ -35,8 +35,8 @@ def matches(pattern: str, text: str, match: Match) -> bool:
     """
     compiled = _compiled(pattern)
     try:
-        found = compiled.search if match == "search" else compiled.fullmatch
-        return found(text, timeout=SECONDS) is not None
+        method = compiled.search if match == "search" else compiled.fullmatch
+        return method(text, timeout=SECONDS) is not None
     except TimeoutError as error:
         what = f"matching {excerpt(pattern)} takes over {SECONDS:g} s of CPU time; avoid nested repetition"
         raise TimeoutError(what) from error

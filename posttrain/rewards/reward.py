@@ -205,8 +205,8 @@ class WeightedReward(Params):
     def options_for(self, task_options: Mapping[str, Mapping[str, Any]]) -> Params:
         """Return the options. A task's options for this reward apply if the user sets none."""
         defaults = task_options.get(self.type, {})
-        own = {name: getattr(self.options, name) for name in self.options.model_fields_set}
-        return type(self.options)(**{**defaults, **own})
+        chosen = {name: getattr(self.options, name) for name in self.options.model_fields_set}
+        return type(self.options)(**{**defaults, **chosen})
 
 
 WORKER_KEYS = frozenset({"timeout", "workers", "concurrency", "env"})

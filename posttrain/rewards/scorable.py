@@ -189,20 +189,20 @@ def why_unread(row: Mapping[str, Any], correct: WeightedReward) -> str | None:
     return why_not_scorable("correct", correct, prompt)
 
 
-def refuse_unread(found: Unread | None, section: str, counted: str) -> None:
+def refuse_unread(unread: Unread | None, section: str, counted: str) -> None:
     """Reject a run without a reward if `correct` cannot read too many answers.
 
     `counted`: the rows that were counted.
     """
-    if found is None or found.rows <= MOST_ANSWERS * found.of:
+    if unread is None or unread.rows <= MOST_ANSWERS * unread.of:
         return
     learns = section.startswith("online.")
     what = f"it sets no reward, so {'training' if learns else 'its score'} uses `correct`, which cannot read "
-    what += f"{found.rows:,} of {found.of:,} answers {counted}:"
+    what += f"{unread.rows:,} of {unread.of:,} answers {counted}:"
     fix = (
         f"Set the reward {'to train on' if learns else 'that judges its completions'}, "
         "e.g. reward: {correct: {answer: exact}} for labels and other text, {correct: {answer: math}} for formulas "
         "(docs/rewards.md); "
         f"or write answers that it can read. At most {MOST_ANSWERS:.0%} may be left out"
     )
-    raise DataError(what="\n  ".join([what, *found.examples]), where=f"{section}.reward", fix=fix)
+    raise DataError(what="\n  ".join([what, *unread.examples]), where=f"{section}.reward", fix=fix)

@@ -62,37 +62,39 @@ class RewardSum:
         scores_of = [{} if failure is None else dict.fromkeys(self.terms, failure) for failure in failed]
         for name in self.terms:
             for task, places in _by_task(rollouts).items():
-                found = self._limited(name, task, [rollouts[place] for place in places])
-                for place, score in zip(places, found, strict=True):
+                part_scores = self._limited(name, task, [rollouts[place] for place in places])
+                for place, score in zip(places, part_scores, strict=True):
                     scores_of[place][name] = score
         return [replace(rollout, scores=scores) for rollout, scores in zip(rollouts, scores_of, strict=True)]
 
     def _limited(self, name: str, task: str, rollouts: Sequence[Rollout]) -> list[Score]:
         """Return the scores. Those of completions that were cut off have the reward's limit."""
-        term, found = self.terms[name], self._scores_once_up(name, task, rollouts)
+        term, scores = self.terms[name], self._scores_once_up(name, task, rollouts)
         limit = term.reward.most_if_cut(self._options(name, task))
-        return found if limit is None else at_most(limit, rollouts, found, self._sign(term))
+        return scores if limit is None else at_most(limit, rollouts, scores, self._sign(term))
 
     def _scores_once_up(self, name: str, task: str, rollouts: Sequence[Rollout]) -> list[Score]:
         """Return the scores. If too many failed because a service is down, wait until it is back."""
-        found, began, pause = self.scores(name, task, rollouts), time.monotonic(), PAUSE_S
+        scores, began, pause = self.scores(name, task, rollouts), time.monotonic(), PAUSE_S
         term = self.terms[name]
         while self._wait_above is not None:
-            down = [place for place, score in enumerate(found) if score.status == "infrastructure"]
-            if not down or len(down) <= self._wait_above * len(found):
+            down = [place for place, score in enumerate(scores) if score.status == "infrastructure"]
+            if not down or len(down) <= self._wait_above * len(scores):
                 break
             waited = f"{time.monotonic() - began:.0f} s so far" if pause > PAUSE_S else "on_failures: wait"
-            what = f"{len(down)} of {len(found)} completions got no score of reward '{name}' ({found[down[0]].reason})"
+            what = (
+                f"{len(down)} of {len(scores)} completions got no score of reward '{name}' ({scores[down[0]].reason})"
+            )
             print(f"{self._context.where}: {what}. Waiting, {waited}; next try in {pause:.0f} s", file=sys.stderr)
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
-            again = range(len(found)) if term.reward.compares(term.options) else down
+            again = range(len(scores)) if term.reward.compares(term.options) else down
             for place, score in zip(again, self.scores(name, task, [rollouts[place] for place in again]), strict=True):
-                found[place] = score
+                scores[place] = score
         if pause > PAUSE_S:
             waited = f"{time.monotonic() - began:.0f} s"
             print(f"{self._context.where}: reward '{name}' is back after {waited}", file=sys.stderr)
-        return found
+        return scores
 
     @property
     def only_measured(self) -> list[str]:
@@ -134,11 +136,11 @@ class RewardSum:
 
     def means(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Return the mean of each part over the rollouts that it could score."""
-        found: dict[str, float] = {}
+        means: dict[str, float] = {}
         for name in self.terms:
             values = [rollout.scores[name].value for rollout in rollouts if rollout.scores[name].status not in FAILED]
-            found[name] = sum(values) / len(values) if values else math.nan
-        return found
+            means[name] = sum(values) / len(values) if values else math.nan
+        return means
 
     def scores(self, name: str, task: str, rollouts: Sequence[Rollout]) -> list[Score]:
         """Score the rollouts of one task with one part, except prompts that it cannot judge."""
@@ -192,10 +194,10 @@ def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Roll
     def scores() -> list[dict[str, tuple[Any, ...]]]:
         return [{name: score.plain for name, score in rollout.scores.items()} for rollout in reward.score(rollouts)]
 
-    found = world.from_first(scores)
+    shared = world.from_first(scores)
     return [
         replace(rollout, scores={name: Score(*score) for name, score in scores.items()})
-        for rollout, scores in zip(rollouts, found, strict=True)
+        for rollout, scores in zip(rollouts, shared, strict=True)
     ]
 
 

@@ -36,10 +36,10 @@ def step_ends(rollout: Rollout, parts: Sequence[str], separator: str, text: Chat
     ids = [row.rest[place] for place in row.trained[before:]]
 
     def tokens(end: int) -> int:
-        return bisect_left(range(len(ids)), end, key=lambda nth: len(text.decode(ids[: nth + 1]))) + 1
+        return bisect_left(range(len(ids)), end, key=lambda index: len(text.decode(ids[: index + 1]))) + 1
 
     last = len(parts) - 1
     return [
-        before + (len(ids) if nth == last else min(tokens(len(part) + len(separator)), len(ids)))
-        for nth, part in enumerate(parts)
+        before + (len(ids) if index == last else min(tokens(len(part) + len(separator)), len(ids)))
+        for index, part in enumerate(parts)
     ]

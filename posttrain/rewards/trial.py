@@ -122,25 +122,25 @@ def given_rows(rows: Iterable[tuple[int, Any]], file: str, examples: Callable[[P
 
     A text instead of a row says why it cannot be read.
     """
-    found: list[Row] = []
+    all_rows: list[Row] = []
     for number, row in rows:
         if isinstance(row, str):
             raise DataError(what=f"row {number}: {row}", where=file, fix="Fix the file")
         try:
-            found += _rows(number, row, examples)
+            all_rows += _rows(number, row, examples)
         except RowError as error:
             raise DataError(what=f"row {number}: {error}", where=file, fix="Fix the file") from error
-    if not found:
+    if not all_rows:
         what = "it has no completions, and the reward has no examples for its prompts"
         raise DataError(what=what, where=file, fix="Add a column `completion`, or give a table of rollouts")
-    return found
+    return all_rows
 
 
 def _rows(number: int, row: Mapping[str, Any], examples: Callable[[Prompt], Examples]) -> Iterator[Row]:
-    found = convert(row, "prompts")
-    messages = [{"role": role, "content": content} for role, content in found["prompt"]]
+    converted = convert(row, "prompts")
+    messages = [{"role": role, "content": content} for role, content in converted["prompt"]]
     name = str(row.get("id") or f"row {number}")
-    prompt = Prompt(name, messages, (), found["answer"], json.loads(found["info"]), row.get("task") or "")
+    prompt = Prompt(name, messages, (), converted["answer"], json.loads(converted["info"]), row.get("task") or "")
     if row.get("completion") is not None:
         yield Row(number, _rollout(prompt, turns(row, "completion")[-1][1], finish_of(row.get("truncated"))))
         return
@@ -212,8 +212,10 @@ def _explained(error: BaseException) -> str:
     """Return the traceback from the user's own files on; for other code, only the last line."""
     frames = list(traceback.extract_tb(error.__traceback__))
     custom = CUSTOM.resolve()
-    own = next((nth for nth, frame in enumerate(frames) if Path(frame.filename).resolve().is_relative_to(custom)), -1)
-    return "".join(traceback.format_list(frames[own:])).replace(f"{Path.cwd()}/", "")
+    first = next(
+        (index for index, frame in enumerate(frames) if Path(frame.filename).resolve().is_relative_to(custom)), -1
+    )
+    return "".join(traceback.format_list(frames[first:])).replace(f"{Path.cwd()}/", "")
 
 
 def _lines(result: Outcome) -> Iterator[str]:
@@ -250,8 +252,8 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
     values = [outcome.value for outcome in outcomes if outcome.value is not None]
     mean = f"mean {sum(values) / len(values):.3f} of {_counted(len(values), 'score')}" if values else "no score"
     slowest = max(outcomes, key=lambda outcome: outcome.seconds)
-    found = ", ".join(f"{count} {status}" for status, count in counts.items())
+    statuses = ", ".join(f"{count} {status}" for status, count in counts.items())
     return (
-        f"{_counted(len(outcomes), 'row')}: {found}; {mean}; "
+        f"{_counted(len(outcomes), 'row')}: {statuses}; {mean}; "
         f"slowest row {slowest.row.number} ({_time(slowest.seconds).strip()})"
     )

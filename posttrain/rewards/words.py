@@ -17,11 +17,11 @@ _PIECES: Final = regex.compile(rf"{_WORD}|\S")
 
 def words(text: str) -> list[str]:
     """Return the words and numbers of a text, without punctuation."""
-    found: list[str] = _WORDS.findall(text)
-    return found
+    parts: list[str] = _WORDS.findall(text)
+    return parts
 
 
 def pieces(text: str) -> list[str]:
     """Return the words, numbers and other signs of a text in lower case."""
-    found: list[str] = _PIECES.findall(text.casefold())
-    return found
+    parts: list[str] = _PIECES.findall(text.casefold())
+    return parts

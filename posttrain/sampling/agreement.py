@@ -29,8 +29,8 @@ def sampler_gap(
     if not some:
         return {}
     packed = pack([rollout.row for rollout in some]).to(runtime.device)
-    own = score_tokens(model, packed, temperature)[0].double().cpu()
-    gap = (own - torch.tensor([logp for rollout in some for logp in rollout.logps], dtype=torch.float64)).abs()
+    model_logps = score_tokens(model, packed, temperature)[0].double().cpu()
+    gap = (model_logps - torch.tensor([logp for rollout in some for logp in rollout.logps], dtype=torch.float64)).abs()
     mean = float(gap.mean())
     if not mean <= WORRYING[runtime.bf16]:
         what = f"the engine's log-probs differ from the model's own by {mean:.3g} nats per token"

@@ -147,7 +147,7 @@ class Decoder:
         """The index of each prompt in the cache."""
         self._tokens: list[Tensor] = []
         self._logps: list[Tensor] = []
-        self._kept: list[Kept] = []
+        self._sets: list[Kept] = []
         self._keys_R: Tensor | None = None
         self._done_R = torch.zeros(0, dtype=torch.bool)
 
@@ -172,7 +172,7 @@ class Decoder:
         if not self._keeps:
             return sample_next(*inputs)
         token_R, logp_R, kept = sample_kept(*inputs)
-        self._kept.append(kept)
+        self._sets.append(kept)
         return token_R, logp_R
 
     def _logits(self) -> Tensor:
@@ -214,23 +214,23 @@ class Decoder:
         tokens_RT, logps_RT = (torch.stack(part, dim=1).tolist() for part in (self._tokens, self._logps))
         for number, tokens, logps in zip(self._slots, tokens_RT, logps_RT, strict=True):
             self._buffer.add(number, tokens, logps)
-        ids_TR = [torch.split(kept.ids, kept.counts.tolist()) for kept in self._kept]
+        ids_TR = [torch.split(kept.ids, kept.counts.tolist()) for kept in self._sets]
         for number, ids_T in zip(self._slots, zip(*ids_TR, strict=True), strict=True) if ids_TR else ():
             self._buffer.keep(number, ids_T)
-        self._tokens, self._logps, self._kept = [], [], []
+        self._tokens, self._logps, self._sets = [], [], []
 
     def _replace_finished(self, token_R: Tensor) -> None:
         """Drop rows that have ended, and admit waiting requests."""
         if self._tokens:
             self._flush()
-        kept = [slot for slot, number in enumerate(self._slots) if not self._buffer.ended[number]]
+        running = [slot for slot, number in enumerate(self._slots) if not self._buffer.ended[number]]
         if self._advance:
-            self._advance(len(self._slots) - len(kept))
-        self._slots = [self._slots[slot] for slot in kept]
-        index_R = torch.tensor(kept, dtype=torch.long, device=self._device)
+            self._advance(len(self._slots) - len(running))
+        self._slots = [self._slots[slot] for slot in running]
+        index_R = torch.tensor(running, dtype=torch.long, device=self._device)
         for backend in self._backends:
             backend.keep_rows(index_R)
-        if kept:
+        if running:
             self._append(token_R[index_R], self._position_R[index_R])
         self._admit()
 
@@ -240,10 +240,10 @@ class Decoder:
         if joining:
             prompts = [self._prompts[number] for number in joining]
             used = {*prompts, *(self._prompts[number] for number in self._slots)}
-            kept = [prompt for prompt in self._cached if prompt in used]
+            still_used = [prompt for prompt in self._cached if prompt in used]
             fresh = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._cached]
-            places = [self._cached[prompt] for prompt in kept]
-            self._cached = {prompt: place for place, prompt in enumerate([*kept, *fresh])}
+            places = [self._cached[prompt] for prompt in still_used]
+            self._cached = {prompt: place for place, prompt in enumerate([*still_used, *fresh])}
             for backend in self._backends:
                 backend.admit(places, fresh, [self._cached[prompt] for prompt in prompts])
             self._slots += joining
@@ -251,7 +251,7 @@ class Decoder:
 
     def _reset_rows(self) -> None:
         """Set up the tensors of the rows until the rows change again."""
-        self._tokens, self._logps, self._kept, self._steps = [], [], [], 0
+        self._tokens, self._logps, self._sets, self._steps = [], [], [], 0
         generated = [len(self._buffer.ids[number]) for number in self._slots]
         prompts = [len(self._prompts[number]) for number in self._slots]
         self._left = self._params.max_tokens - max(generated, default=0)
@@ -276,20 +276,20 @@ class CompletionBuffer:
         """Append to a completion. Tokens after its end are ignored."""
         if self.ended[number]:
             return
-        mine = self.ids[number]
-        before = len(mine)
-        mine.extend(ids)
-        end = self._end(mine, before)
-        self.truncated[number] = end is None and len(mine) >= self._max_tokens
+        tokens = self.ids[number]
+        before = len(tokens)
+        tokens.extend(ids)
+        end = self._end(tokens, before)
+        self.truncated[number] = end is None and len(tokens) >= self._max_tokens
         self.ended[number] = end is not None or self.truncated[number]
         if end is not None:
-            del mine[end:]
-        self.logps[number].extend(logps[: len(mine) - before])
+            del tokens[end:]
+        self.logps[number].extend(logps[: len(tokens) - before])
 
     def keep(self, number: int, ids: Sequence[Tensor]) -> None:
         """Append the sets of tokens that the last added tokens were drawn from."""
-        mine = self.kept[number]
-        mine.extend(ids[: len(self.ids[number]) - len(mine)])
+        sets = self.kept[number]
+        sets.extend(ids[: len(self.ids[number]) - len(sets)])
 
     def completions(self) -> list[Completion]:
         """Return the finished completions."""
@@ -328,9 +328,9 @@ def sample_kept(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int 
     token_R = logits.argmax(1) if draw_R is None else _drawn(p, draw_R)
     outside = p == 0
     logp_RV = logits.masked_fill(outside, -torch.inf).log_softmax(1)
-    kept = outside.logical_not_()
-    ids_K = kept.nonzero()[:, 1].to("cpu", torch.int32)
-    return token_R, _of(logp_RV, token_R), Kept(ids_K, kept.sum(1, dtype=torch.int32).cpu())
+    inside = outside.logical_not_()
+    ids_K = inside.nonzero()[:, 1].to("cpu", torch.int32)
+    return token_R, _of(logp_RV, token_R), Kept(ids_K, inside.sum(1, dtype=torch.int32).cpu())
 
 
 def _of(values_RV: Tensor, token_R: Tensor) -> Tensor:

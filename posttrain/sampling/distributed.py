@@ -77,13 +77,13 @@ class DistributedSampler:
         from posttrain.models.sharding import whole
 
         places = places_of_ranks(requests)
-        mine = [requests[place] for place in places[world.rank()]]
+        local_requests = [requests[place] for place in places[world.rank()]]
         others = [] if mixture is None else [mixture.other]
         with whole(self._local.model, *others):
-            done = self._local.generate(mine, params, seed, greedy=greedy, mixture=mixture, advance=advance)
+            done = self._local.generate(local_requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
         completions: dict[int, Completion] = {}
-        kept = isinstance(params, KeptSampling) and params.truncates
-        for numbers, part in zip(places, _exchanged(done, kept=kept), strict=True):
+        with_sets = isinstance(params, KeptSampling) and params.truncates
+        for numbers, part in zip(places, _exchanged(done, kept=with_sets), strict=True):
             completions |= zip(numbers, part, strict=True)
         others_tokens = sum(len(one.ids) for one in completions.values()) - sum(len(one.ids) for one in done)
         count({"generate_tokens": others_tokens})  # the local sampler counted this process's own
@@ -158,8 +158,8 @@ def _exchanged(done: Sequence[Completion], *, kept: bool = False) -> list[list[C
     sent = [shape, ids, logps]
     if kept:
         none = torch.zeros(0, dtype=torch.int32)
-        mine = joined_kept([Kept(none, none), *(done_here.kept for done_here in done if done_here.kept)])
-        sent += [mine.ids, mine.counts]
+        joined = joined_kept([Kept(none, none), *(done_here.kept for done_here in done if done_here.kept)])
+        sent += [joined.ids, joined.counts]
     return [_completions(*parts) for parts in zip(*(world.gathered_tensors(part) for part in sent), strict=True)]
 
 
@@ -181,9 +181,9 @@ def _with_experts(completions: Sequence[Completion], done: Sequence[Completion])
 
     `done`: this process's.
     """
-    own = [completion.experts for completion in done if completion.experts is not None]
-    shapes = world.gathered([[*part.shape] for part in own])[0]
-    flat = torch.cat([torch.zeros(0, dtype=torch.int16), *(part.flatten() for part in own)])
+    local_experts = [completion.experts for completion in done if completion.experts is not None]
+    shapes = world.gathered([[*part.shape] for part in local_experts])[0]
+    flat = torch.cat([torch.zeros(0, dtype=torch.int16), *(part.flatten() for part in local_experts)])
     first = world.gathered_tensors(flat.view(torch.uint8))[0].view(torch.int16)  # gloo sends no int16
     parts = zip(completions, torch.split(first, [math.prod(shape) for shape in shapes]), shapes, strict=True)
     return [replace(completion, experts=part.view(shape)) for completion, part, shape in parts]

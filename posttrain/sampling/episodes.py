@@ -37,48 +37,48 @@ class Episodes:
         self._text, self._max_tokens, self._context = text, max_tokens, context
         self._seconds = [0.0] * len(rollouts)
         """What the task's code has taken in each episode."""
-        self._active = [nth for nth, rollout in enumerate(rollouts) if load_task(rollout.prompt.task).has_turns]
+        self._active = [index for index, rollout in enumerate(rollouts) if load_task(rollout.prompt.task).has_turns]
         self._turn = 0
 
     def next_turn(self) -> list[int]:
         """Let the tasks answer the last completions. Return the indices of the episodes that continue."""
         self._turn += 1
-        steps = self._steps_of_first([nth for nth in self._active if not self.rollouts[nth].truncated])
-        for nth in self._active:
-            step = steps.get(nth, Step())  # a completion that was cut off gets none
-            self.rollouts[nth] = self._with_step(self.rollouts[nth], step)
-        self._active = [nth for nth in self._active if self.rollouts[nth].turns[-1]["role"] != "assistant"]
+        steps = self._steps_of_first([index for index in self._active if not self.rollouts[index].truncated])
+        for index in self._active:
+            step = steps.get(index, Step())  # a completion that was cut off gets none
+            self.rollouts[index] = self._with_step(self.rollouts[index], step)
+        self._active = [index for index in self._active if self.rollouts[index].turns[-1]["role"] != "assistant"]
         return self._active
 
     def add(self, places: Sequence[int], completions: Sequence[Completion]) -> None:
         """Append the completions to the episodes with these indices."""
-        for nth, completion in zip(places, completions, strict=True):
-            self.rollouts[nth] = _with_completion(self.rollouts[nth], completion, self._text)
+        for index, completion in zip(places, completions, strict=True):
+            self.rollouts[index] = _with_completion(self.rollouts[index], completion, self._text)
 
     def _steps_of_first(self, places: Sequence[int]) -> dict[int, Step | StepFailure]:
         """Return the tasks' steps, which only the first process of the run computes."""
         if world.count() == 1:
             return self._steps(places)
         plain: list[tuple[int, dict[str, Any]]] = world.from_first(
-            lambda: [(nth, asdict(step)) for nth, step in self._steps(places).items()]
+            lambda: [(index, asdict(step)) for index, step in self._steps(places).items()]
         )
-        return {nth: StepFailure(**step) if "finish" in step else Step(**step) for nth, step in plain}
+        return {index: StepFailure(**step) if "finish" in step else Step(**step) for index, step in plain}
 
     def _steps(self, places: Sequence[int]) -> dict[int, Step | StepFailure]:
         """Return the tasks' steps for the episodes with these indices."""
-        found: dict[int, Step | StepFailure] = {}
-        for name in dict.fromkeys(self.rollouts[nth].prompt.task for nth in places):
-            task, mine = load_task(name), [nth for nth in places if self.rollouts[nth].prompt.task == name]
+        steps: dict[int, Step | StepFailure] = {}
+        for name in dict.fromkeys(self.rollouts[index].prompt.task for index in places):
+            task, of_task = load_task(name), [index for index in places if self.rollouts[index].prompt.task == name]
             if TASKS.is_foreign(name):
                 pool = _pool(name, task.workers)
-                found |= zip(mine, pool.map(partial(self._ask, pool, task), mine), strict=True)
+                steps |= zip(of_task, pool.map(partial(self._ask, pool, task), of_task), strict=True)
             else:
-                found |= {nth: take_step(task.reply, self.rollouts[nth]) for nth in mine}
-        return found
+                steps |= {index: take_step(task.reply, self.rollouts[index]) for index in of_task}
+        return steps
 
-    def _ask(self, pool: Pool, task: Task, nth: int) -> Step | StepFailure:
+    def _ask(self, pool: Pool, task: Task, index: int) -> Step | StepFailure:
         """Return a step from a worker process, within the episode's remaining time."""
-        rollout, left = self.rollouts[nth], task.seconds - self._seconds[nth]
+        rollout, left = self.rollouts[index], task.seconds - self._seconds[index]
         try:
             if left <= 0:
                 raise TooSlowError
@@ -87,7 +87,7 @@ class Episodes:
             return StepFailure("timeout", f"task '{rollout.prompt.task}' took longer than {task.seconds:g} s")
         except DiedError as error:
             return StepFailure("error", f"task '{rollout.prompt.task}': {error}")
-        self._seconds[nth] += answer["seconds"]
+        self._seconds[index] += answer["seconds"]
         step = answer["step"]
         return StepFailure(**step) if "finish" in step else Step(**step)
 

@@ -228,9 +228,9 @@ def generate_rollouts(
     context = min((limit for limit in (sampler.context, text.context) if limit is not None), default=None)
     episodes, turn = Episodes(first, text, params.max_tokens, context), 1
     while places := episodes.next_turn():
-        rows = [episodes.rollouts[nth].row for nth in places]
+        rows = [episodes.rollouts[index].row for index in places]
         ids = [[*row.prompt, *row.rest] for row in rows]
-        requests = [Request(row, f"{names[nth]}:turn{turn}") for nth, row in zip(places, ids, strict=True)]
+        requests = [Request(row, f"{names[index]}:turn{turn}") for index, row in zip(places, ids, strict=True)]
         episodes.add(places, sampler.generate(requests, params, seed, greedy=greedy, mixture=mixture))
         turn += 1
     return episodes.rollouts

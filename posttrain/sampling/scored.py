@@ -77,9 +77,9 @@ def scored_samples(
         progress.close()
         gap = gap_of(sampler, policy, drawn, sampling.temperature, where)
         failures = FailureLimit(scorer, config.max_failed, where)
-        kept, rollouts = failures.complete(prompts, scorer.score(drawn))
+        complete, rollouts = failures.complete(prompts, scorer.score(drawn))
         check_scorable(config.reward, rollouts, where)
         steps = [] if config.steps is None else labelled_steps(
             sampler, policy.text, rollouts, scorer, failures, config.steps, sampling, config.seed, config.pass_score
         )  # fmt: skip
-    return ScoredSamples(kept, rollouts, scorer.totals(rollouts), steps, gap)
+    return ScoredSamples(complete, rollouts, scorer.totals(rollouts), steps, gap)

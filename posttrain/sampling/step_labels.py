@@ -46,7 +46,7 @@ def labelled_steps(
     If no continuation of a step passes and one has no score, the step is unknown and left out.
     """
     open_steps: list[tuple[int, str, list[int]]] = []
-    found: list[LabelledStep] = []
+    labelled: list[LabelledStep] = []
     for place, rollout in enumerate(rollouts):
         if rollout.sample >= labels.samples or rollout.truncated or len(rollout.turns) > 1 or not rollout.text.strip():
             continue
@@ -55,14 +55,14 @@ def labelled_steps(
         open_steps += [
             (place, part, list(rollout.row.rest[:end])) for part, end in zip(parts[:-1], ends[:-1], strict=True)
         ]
-        found.append(LabelledStep(place, rollout.text, reward.total(rollout) >= pass_score))
+        labelled.append(LabelledStep(place, rollout.text, reward.total(rollout) >= pass_score))
     requests = [
         Request(
             [*rollouts[place].prompt.ids, *ids],
-            f"{rollouts[place].prompt.id}:{rollouts[place].sample}:{len(ids)}:{nth}",
+            f"{rollouts[place].prompt.id}:{rollouts[place].sample}:{len(ids)}:{number}",
         )
         for place, _, ids in open_steps
-        for nth in range(labels.continuations)
+        for number in range(labels.continuations)
     ]
     completions = iter(sampler.generate(requests, params, seed))
     scored: list[Rollout] = []
@@ -70,12 +70,12 @@ def labelled_steps(
         whole = [_continued(rollouts[place], ids, next(completions), text) for _ in range(labels.continuations)]
         scored += reward.score(whole)
     judged = set(failures.check(scored))
-    for nth, (place, part, _) in enumerate(open_steps):
-        mine = range(nth * labels.continuations, (nth + 1) * labels.continuations)
-        right = any(reward.total(scored[one]) >= pass_score for one in mine if one in judged)
-        if right or judged.issuperset(mine):
-            found.append(LabelledStep(place, part, right))
-    return sorted(found, key=lambda step: (step.place, len(step.text)))
+    for number, (place, part, _) in enumerate(open_steps):
+        continuations = range(number * labels.continuations, (number + 1) * labels.continuations)
+        right = any(reward.total(scored[one]) >= pass_score for one in continuations if one in judged)
+        if right or judged.issuperset(continuations):
+            labelled.append(LabelledStep(place, part, right))
+    return sorted(labelled, key=lambda step: (step.place, len(step.text)))
 
 
 def _continued(rollout: Rollout, ids: list[int], completion: Completion, text: ChatText) -> Rollout:

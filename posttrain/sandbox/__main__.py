@@ -24,7 +24,7 @@ def main() -> int:
         return 1
     with box:
         for name in ISOLATED:
-            print(f"{name:<12}{GIVES[name] if name in box.mechanisms else f'missing: {box.found[name]}'}")
+            print(f"{name:<12}{GIVES[name] if name in box.mechanisms else f'missing: {box.faults[name]}'}")
         start = time.perf_counter()
         run_program(box, "print(1)", "", Limits())
         took = 1000 * (time.perf_counter() - start)

@@ -86,7 +86,7 @@ class Program(Codec):
         self._held = sys.maxsize
         self.encode(([],))
         self._queue.clear()
-        self._held = self._kept = self._count
+        self._held = self._ignored_references = self._count
         """The number of references to a container that the program does not keep, where `container` counts them."""
 
     def answer(self) -> None:
@@ -102,7 +102,7 @@ class Program(Codec):
     def _done(self, request: bytes) -> bytes:
         try:
             (action, args, kwargs), _ = self.read(request)
-            self._held = sys.maxsize if action == "value" else self._kept
+            self._held = sys.maxsize if action == "value" else self._ignored_references
             return self.write(("returned", self._does[action](*args, **dict(kwargs))))
         except BaseException as error:  # noqa: BLE001  whatever a program may raise
             return self._raised(error)
@@ -135,10 +135,10 @@ class Program(Codec):
         return released
 
     def _container(self, number: int, kind: str, extra: Any) -> Any:
-        found = super()._container(number, kind, extra)
+        container = super()._container(number, kind, extra)
         if number not in self.shared:
-            self.share(number, found)
-        return found
+            self.share(number, container)
+        return container
 
     def container(self, value: Any) -> Any:
         """Return a container of the program as a value, or as a reference if the program keeps it."""
@@ -170,10 +170,12 @@ class Program(Codec):
         thrown = vars(value).get("_posttrain_thrown")
         if isinstance(thrown, int):
             return ["thrown", thrown]
-        own = {name: one for name, one in vars(value).items() if not name.startswith("__")}
+        attributes_of = {name: one for name, one in vars(value).items() if not name.startswith("__")}
         text = str(value)[:10_000]
         cause = self.error(value.__cause__) if value.__cause__ is not None else None
-        kind, args, attributes = (self.encode(part) for part in (type(value), tuple(value.args), tuple(own.items())))
+        kind, args, attributes = (
+            self.encode(part) for part in (type(value), tuple(value.args), tuple(attributes_of.items()))
+        )
         return ["error", kind, args, text, attributes, cause]
 
     def other(self, value: Any) -> Any:
@@ -187,13 +189,15 @@ class Program(Codec):
             self._objects.append(value)
         place, kind = self._places[id(value)], type(value)
         if isinstance(value, type) and issubclass(value, BaseException):
-            own = tuple((name, _constant(one)) for name, one in vars(value).items() if not name.startswith("__"))
+            attributes_of = tuple(
+                (name, _constant(one)) for name, one in vars(value).items() if not name.startswith("__")
+            )
             bases = [self.encode(one) for one in value.__bases__]
-            return ["error class", place, value.__name__, bases, self.encode(own)]
+            return ["error class", place, value.__name__, bases, self.encode(attributes_of)]
         base = next((base.__name__ for base in BASES if issubclass(kind, base)), "")
         return ["object", place, kind.__name__, base, callable(value)]
 
-    def referred(self, node: list[Any], found: dict[int, Any]) -> Any:
+    def referred(self, node: list[Any], containers: dict[int, Any]) -> Any:
         """Return an object of the program, a function of the tests, or an exception."""
         match node:
             case ["object", int(place)]:
@@ -205,9 +209,9 @@ class Program(Codec):
                     self._numbers_of[id(made)] = number
                 return self._functions[number]
             case ["iterator", step]:
-                return _stepped(self._decode(step, found))
+                return _stepped(self._decode(step, containers))
             case ["error", kind, args, thrown]:
-                made, parts = self._decode(kind, found), self._decode(args, found)
+                made, parts = self._decode(kind, containers), self._decode(args, containers)
                 error = made.__new__(made, *parts)  # its own arguments may be others
                 error.args, error._posttrain_thrown = parts, thrown
                 return error
@@ -220,11 +224,11 @@ class Program(Codec):
             with self._lock:  # the program may call from several threads
                 send(self._connection, self.write(("callback", number, args, tuple(kwargs.items()))))
                 while (text := receive(self._connection)) is not None:
-                    (kind, *found), _ = self.read(text)
+                    (kind, *results), _ = self.read(text)
                     if kind == "returned":
-                        return found[0]
+                        return results[0]
                     if kind == "raised":
-                        raise found[0]
+                        raise results[0]
                     self._answer(text)
             raise SystemExit("the tests have ended")
 
@@ -252,13 +256,13 @@ def _defined(value: Any, name: str) -> str:
 
 def _next(value: Any, many: int) -> tuple[tuple[Any, ...], BaseException | None]:
     """Return the next values of an iterator, and what has ended it."""
-    found: list[Any] = []
+    values: list[Any] = []
     try:
-        while len(found) < many:
-            found.append(next(value))
+        while len(values) < many:
+            values.append(next(value))
     except BaseException as error:  # noqa: BLE001
-        return tuple(found), error
-    return tuple(found), None
+        return tuple(values), error
+    return tuple(values), None
 
 
 def _stepped(step: Callable[[], Any]) -> Iterator[Any]:

@@ -131,15 +131,17 @@ class Tests(Asking):
         template = (
             "try:\n if 0: __passed__(0)\n else: __failed__(0)\nexcept Exception as __error__: __raised__(__error__, 0)"
         )
-        found = ast.parse(template).body[0]
-        assert isinstance(found, ast.Try) and isinstance(found.body[0], ast.If)
-        for part in ast.walk(ast.Module([*found.body[0].body, *found.body[0].orelse, *found.handlers[0].body], [])):
+        statement = ast.parse(template).body[0]
+        assert isinstance(statement, ast.Try) and isinstance(statement.body[0], ast.If)
+        for part in ast.walk(
+            ast.Module([*statement.body[0].body, *statement.body[0].orelse, *statement.handlers[0].body], [])
+        ):
             if isinstance(part, ast.Constant):
                 part.value = node.lineno
             ast.copy_location(part, node)
         self.generic_visit(node)
-        found.body[0].test = node.test
-        return ast.copy_location(found, node)
+        statement.body[0].test = node.test
+        return ast.copy_location(statement, node)
 
     def _pass(self, line: int) -> None:
         if self.remote.depth and line in self._called:  # the program decides how often

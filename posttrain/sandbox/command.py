@@ -72,14 +72,14 @@ class Command:
         except subprocess.TimeoutExpired as error:
             raise SandboxFailed(f"`{self.words[0]}` gave no verdict in {longest:.0f} seconds") from error
         try:
-            found = json.loads(done.stdout)
+            reply = json.loads(done.stdout)
         except ValueError as error:
             said = done.stderr.decode(errors="replace").strip()[-SHOWN:]
             raise SandboxFailed(f"`{self.words[0]}` ended with status {done.returncode}: {said}") from error
-        self.mechanisms = found["mechanisms"]
-        if "failed" in found:
-            raise SandboxFailed(found["failed"])
-        return Verdict(**found["verdict"])
+        self.mechanisms = reply["mechanisms"]
+        if "failed" in reply:
+            raise SandboxFailed(reply["failed"])
+        return Verdict(**reply["verdict"])
 
     def close(self) -> None:
         """Do nothing, because its processes end by themselves."""
@@ -89,9 +89,9 @@ def judge_here(message: Mapping[str, Any]) -> None:
     """Judge a program in this process, which the command has started, and print the verdict."""
     linux.prctl(linux.PR_SET_DUMPABLE, 0)  # a program must not read the tests in this process
     with Sandbox(refuses=False) as box:
-        found: dict[str, Any] = {"mechanisms": box.mechanisms}
+        reply: dict[str, Any] = {"mechanisms": box.mechanisms}
         try:
-            found["verdict"] = asdict(judged(box, message["request"], Limits(**message["limits"])))
+            reply["verdict"] = asdict(judged(box, message["request"], Limits(**message["limits"])))
         except SandboxFailed as error:
-            found["failed"] = str(error)
-    sys.stdout.write(json.dumps(found))
+            reply["failed"] = str(error)
+    sys.stdout.write(json.dumps(reply))

@@ -29,7 +29,7 @@ class Isolation:
     """The isolation of this process's programs."""
 
     def __init__(self, base: Path, wanted: bool) -> None:  # noqa: FBT001
-        self.found: dict[str, str] = {}
+        self.faults: dict[str, str] = {}
         self.rules: int | None = None
         self.filter = b""
         self.namespaces = False
@@ -38,17 +38,17 @@ class Isolation:
 
     def _find(self, base: Path) -> None:
         """Enter namespaces and make the rules, as far as the kernel supports them."""
-        self.found["namespaces"] = _attempt(lambda: namespaces.enter(base))
-        self.found["seccomp"] = _attempt(lambda: _hold(None, seccomp.filter_code()))
+        self.faults["namespaces"] = _attempt(lambda: namespaces.enter(base))
+        self.faults["seccomp"] = _attempt(lambda: _hold(None, seccomp.filter_code()))
         version = landlock.landlock_version()
         known = f"version {version} is older than {landlock.FIRST}" if version else "the kernel has none"
-        self.found["landlock"] = "" if version >= landlock.FIRST else known
-        self.namespaces = not self.found["namespaces"]
-        if not self.found["seccomp"]:
+        self.faults["landlock"] = "" if version >= landlock.FIRST else known
+        self.namespaces = not self.faults["namespaces"]
+        if not self.faults["seccomp"]:
             self.filter = seccomp.filter_code()
         if self.namespaces:
             namespaces.enter(base)
-        if not self.found["landlock"]:
+        if not self.faults["landlock"]:
             written = [str(Path(namespaces.SCRATCH).parent)] if self.namespaces else []
             self.rules = landlock.make_rules(linux.readable(), linux.python_folders(), written)
             os.set_inheritable(self.rules, False)
@@ -88,8 +88,8 @@ def _child(request: dict[str, Any], files: dict[str, int], isolation: Isolation)
         os.dup2(files.pop(name, min(number, 1)), number)  # both are /dev/null
     with os.fdopen(files.pop("source"), encoding="utf-8") as text:
         source = text.read()
-    kept = sorted([*files.values(), *([isolation.rules] if isolation.rules is not None else [])])
-    for low, high in zip([2, *kept], [*kept, 256], strict=True):
+    open_files = sorted([*files.values(), *([isolation.rules] if isolation.rules is not None else [])])
+    for low, high in zip([2, *open_files], [*open_files, 256], strict=True):
         os.closerange(low + 1, high)
     connection = socket.socket(fileno=files["connection"]) if "connection" in files else None
     _limit(request)
@@ -154,7 +154,7 @@ def main() -> None:
     linux.prctl(linux.PR_SET_DUMPABLE, 0)  # where nothing hides processes, their memory still cannot be read
     sys.path[:] = [folder for folder in sys.path if Path(folder).is_dir()]
     gc.freeze()
-    control.send(json.dumps(isolation.found).encode())
+    control.send(json.dumps(isolation.faults).encode())
     while True:
         message, files, _, _ = socket.recv_fds(control, 2**16, 8)
         if not message:

@@ -53,11 +53,11 @@ def restrict(rules: int) -> None:
 
 
 def _allow(rules: int, path: str, rights: int) -> None:
-    found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        if not stat.S_ISDIR(os.fstat(found).st_mode):
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= ON_FILES
-        beneath = rights.to_bytes(8, "little") + found.to_bytes(4, "little")  # the struct is packed
+        beneath = rights.to_bytes(8, "little") + descriptor.to_bytes(4, "little")  # the struct is packed
         syscall(ADD, rules, 1, ctypes.c_char_p(beneath), 0)
     finally:
-        os.close(found)
+        os.close(descriptor)

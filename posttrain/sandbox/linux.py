@@ -34,11 +34,11 @@ def machine() -> str:
 
 def libc(name: str, *args: Any) -> int:
     """Call a function of the C library. A failure is an OSError with its name."""
-    found: int = getattr(_LIBC, name)(*args)
-    if found == -1:
+    result: int = getattr(_LIBC, name)(*args)
+    if result == -1:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
-    return found
+    return result
 
 
 def syscall(number: int, *args: Any) -> int:

@@ -26,10 +26,10 @@ def receive(connection: socket.socket) -> bytes | None:
 
 
 def _read(connection: socket.socket, size: int) -> bytes | None:
-    found = bytearray()
-    while len(found) < size:
-        part = connection.recv(min(size - len(found), 2**20))
+    received = bytearray()
+    while len(received) < size:
+        part = connection.recv(min(size - len(received), 2**20))
         if not part:
             return None
-        found += part
-    return bytes(found)
+        received += part
+    return bytes(received)

@@ -22,9 +22,9 @@ class Asking(ast.NodeTransformer):
 
     def __init__(self, tree: ast.AST) -> None:
         nodes = list(ast.walk(tree))
-        own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-        own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-        self._asked = ASKED.keys() - own - {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        defined = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        defined |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        self._asked = ASKED.keys() - defined - {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Rewrite `isinstance(x, C)` etc."""
@@ -55,24 +55,24 @@ class Names(dict[str, Any]):
         if name not in self._wanted or (self._entry and not name[:1].isupper()):
             raise KeyError(name)
         try:
-            found = self._remote.named(name)
+            value = self._remote.named(name)
         except NameError:
             if self._entry:
                 raise KeyError(name) from None
             raise
-        if is_object(found) and (name in sys.stdlib_module_names or (self._entry and name in TYPES)):
+        if is_object(value) and (name in sys.stdlib_module_names or (self._entry and name in TYPES)):
             raise self._remote.refuse(
                 f"the tests use `{name}` without importing it, but the program also defines it. Import it"
             )
-        if isinstance(found, ProgramFunction):  # a variable may change, a function hardly does
-            self[name] = found
-        return found
+        if isinstance(value, ProgramFunction):  # a variable may change, a function hardly does
+            self[name] = value
+        return value
 
     def _candidate(self, entry: str) -> Any:
         """Return the function that is tested. An expression such as `Solution().f` is computed for each call."""
         if entry.isidentifier():
-            found = self["candidate"] = self[entry] = self._remote.named(entry)
-            return found
+            function = self["candidate"] = self[entry] = self._remote.named(entry)
+            return function
 
         def candidate(*args: Any, **kwargs: Any) -> Any:
             return self._remote.named(entry)(*args, **kwargs)
@@ -101,12 +101,12 @@ class Solution(types.ModuleType):
 def words(tree: ast.AST) -> set[str]:
     """Return the names in a text, and its attributes with a leading dot."""
     nodes = list(ast.walk(tree))
-    found = {node.id for node in nodes if isinstance(node, ast.Name)}
-    found |= {f".{node.attr}" for node in nodes if isinstance(node, ast.Attribute)}
-    found |= {"match statement" for node in nodes if isinstance(node, ast.Match)}
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    names |= {f".{node.attr}" for node in nodes if isinstance(node, ast.Attribute)}
+    names |= {"match statement" for node in nodes if isinstance(node, ast.Match)}
     imported = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
     return (
-        found
+        names
         | {one.name for node in imported for one in node.names}
         | {str(getattr(node, "module", "")) for node in imported}
     )

@@ -74,10 +74,10 @@ def _show(path: Path, base: Path) -> None:
 
 def _locked(path: Path) -> int:
     """Return the mount flags that a user namespace must keep."""
-    kept = {os.ST_NODEV: NODEV, os.ST_NOEXEC: NOEXEC, os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048}
-    kept[os.ST_RELATIME] = 1 << 21
-    found = os.statvfs(path).f_flag
-    return sum(flag for name, flag in kept.items() if found & name)
+    flags = {os.ST_NODEV: NODEV, os.ST_NOEXEC: NOEXEC, os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048}
+    flags[os.ST_RELATIME] = 1 << 21
+    current = os.statvfs(path).f_flag
+    return sum(flag for name, flag in flags.items() if current & name)
 
 
 def _mount(source: str, target: str, kind: str | None = None, flags: int = 0, data: str = "") -> None:

@@ -107,8 +107,8 @@ class ProgramObject:  # noqa: PLW1641  it gets its `__hash__` below
     def __ne__(self, other: object) -> Any:
         if is_object(other):
             return self._posttrain_remote.ask("ne", self, other)
-        found = self.__eq__(other)
-        return found if found is NotImplemented else not found
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
 
     def __contains__(self, item: Any) -> bool:
         remote = self._posttrain_remote
@@ -117,8 +117,8 @@ class ProgramObject:  # noqa: PLW1641  it gets its `__hash__` below
             return bool(remote.ask("contains", self, item))
         if defined == "own":
             raise _between(self, "in", item)
-        found: Iterable[Any] = remote.ask("value", self) if self._posttrain_base else self
-        return item in found if self._posttrain_base else any(one is item or one == item for one in found)
+        values: Iterable[Any] = remote.ask("value", self) if self._posttrain_base else self
+        return item in values if self._posttrain_base else any(one is item or one == item for one in values)
 
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> Any:
         return self._posttrain_remote.ask("exit", self, error)
@@ -182,8 +182,8 @@ def _in_place(name: str) -> Callable[..., Any]:
     def method(self: ProgramObject, other: Any) -> Any:
         if self._posttrain_base not in ("list", "dict", "set", "bytearray"):
             return NotImplemented
-        found = self._posttrain_remote.ask(f"i{name}", self, other)
-        if found is not self:
+        result = self._posttrain_remote.ask(f"i{name}", self, other)
+        if result is not self:
             raise _between(self, f"__i{name}__", other)
         return self
 
@@ -193,8 +193,8 @@ def _in_place(name: str) -> Callable[..., Any]:
 def _between(value: ProgramObject, what: str, other: Any) -> NotPlainError:
     why = f"the program is not asked for '{what}' between its {value._posttrain_kind} and a plain value"
     fix = "since it could answer yes to any value. Compare an attribute, str() or list()"
-    found: NotPlainError = value._posttrain_remote.refuse(f"{why} ({type(other).__name__}), {fix}")
-    return found
+    refused: NotPlainError = value._posttrain_remote.refuse(f"{why} ({type(other).__name__}), {fix}")
+    return refused
 
 
 for _name in ASK.split():

@@ -109,7 +109,7 @@ class Process:
 class Sandbox:
     """A process, isolated from this one, that starts programs. If it is not `alive`, create another.
 
-    `found` maps each kernel mechanism to the reason why it is missing, or to an empty text. Unless `refuses` is set,
+    `faults` maps each kernel mechanism to the reason why it is missing, or to an empty text. Unless `refuses` is set,
     the mechanisms that exist are sufficient.
     """
 
@@ -134,10 +134,10 @@ class Sandbox:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
             )
-        self.found: dict[str, str] = self._started()
+        self.faults: dict[str, str] = self._started()
         if isolated and refuses and not self.holds:
             self.close()
-            why = "; ".join(f"{name}: {why}" for name, why in self.found.items() if why)
+            why = "; ".join(f"{name}: {why}" for name, why in self.faults.items() if why)
             raise _refusal(why)
 
     def _started(self) -> dict[str, str]:
@@ -151,13 +151,13 @@ class Sandbox:
             said = self._process.stderr.read().decode(errors="replace").strip() if self._process.stderr else ""
             self.close()
             raise SandboxFailed(f"the sandbox did not start: {said[-300:]}")
-        found: dict[str, str] = json.loads(message)
-        return found
+        faults: dict[str, str] = json.loads(message)
+        return faults
 
     @property
     def mechanisms(self) -> list[str]:
         """The isolation mechanisms of the kernel that are in use."""
-        return [name for name, why in self.found.items() if not why]
+        return [name for name, why in self.faults.items() if not why]
 
     @property
     def holds(self) -> bool:
@@ -173,7 +173,7 @@ class Sandbox:
     def process(self, kind: str, source: str, files: Mapping[str, int], limits: Limits) -> Iterator[Process]:
         """Yield an isolated process with these files. At the end it is killed, and `report` and `used` are set."""
         read, write = os.pipe()
-        found = None
+        process = None
         try:
             with sealed(source) as text:
                 given = {**files, "source": text, "report": write}
@@ -183,14 +183,14 @@ class Sandbox:
             write = -1
             if "failed" in answer:
                 raise SandboxFailed(answer["failed"])
-            found = Process(answer["pid"], os.pidfd_open(answer["pid"]))
-            yield found
+            process = Process(answer["pid"], os.pidfd_open(answer["pid"]))
+            yield process
         finally:
-            if found is not None:
-                os.close(found.handle)
-                found.used = self._ask({"end": found.pid}, [])
+            if process is not None:
+                os.close(process.handle)
+                process.used = self._ask({"end": process.pid}, [])
                 with os.fdopen(read, "rb", closefd=False) as pipe:
-                    found.report = pipe.read()
+                    process.report = pipe.read()
             for end in (read, write):
                 if end >= 0:
                     os.close(end)

@@ -99,14 +99,14 @@ class Remote(Codec):
         while True:
             try:
                 text = receive(self._connection)
-                (kind, *found), message = self.read(text) if text is not None else ((None,), {})
+                (kind, *rest), message = self.read(text) if text is not None else ((None,), {})
                 for number in message.get("released", []):
                     if number in self.shared:
                         self.drop(number)
                 if text := message.get("printed"):
                     sys.stdout.write(str(text))
                 if type(kind) is str and kind == "callback":
-                    number, args, pairs = found
+                    number, args, pairs = rest
                     function, kwargs = self._functions[number], dict(pairs)
                 elif type(kind) is not str or kind not in ("returned", "raised"):
                     self.ended = "the program sent no reply to a call" if message else "the program ended"
@@ -115,7 +115,7 @@ class Remote(Codec):
             if self.ended:
                 raise self.blame(RuntimeError(self.ended))
             if kind != "callback":
-                return self.result(kind, found[0] if found else None)
+                return self.result(kind, rest[0] if rest else None)
             self._called(function, args, kwargs)
 
     def result(self, kind: Any, value: Any) -> Any:
@@ -155,7 +155,7 @@ class Remote(Codec):
         kinds = type(value).__mro__
         known = next(one for one in kinds if self._is_shared(one) or "_posttrain_place" in vars(one))
         args = tuple(one for one in value.args if type(one) in PLAIN) if not isinstance(value, AssertionError) else ()
-        number = next(nth for nth, one in enumerate(self._errors) if one is value)
+        number = next(index for index, one in enumerate(self._errors) if one is value)
         return ["error", self.encode(known), self.encode(args), number]
 
     def other(self, value: Any) -> Any:
@@ -184,20 +184,25 @@ class Remote(Codec):
         fix = "Send plain values, functions, or objects of the setup or the program"
         raise self.refuse(f"{article} {kind} cannot be sent to the program. {fix}")
 
-    def referred(self, node: list[Any], found: dict[int, Any]) -> Any:
+    def referred(self, node: list[Any], containers: dict[int, Any]) -> Any:
         """Return a reference to an object of the program, or an exception."""
         match node:
             case ["object", int(place), str(kind), str(base), bool(callable_)]:
                 made = ProgramFunction if callable_ else ProgramObject
                 return self.objects.setdefault(place, made(self, place, kind, base))
-            case ["error class", int(place), str(name), list(bases), own]:
+            case ["error class", int(place), str(name), list(bases), attributes]:
                 if place not in self.objects:
-                    made_of = [base for base in (self._decode(one, found) for one in bases) if _is_error(base)]
-                    self.objects[place] = self._mirror(place, name, made_of, self._decode(own, found))
+                    made_of = [base for base in (self._decode(one, containers) for one in bases) if _is_error(base)]
+                    self.objects[place] = self._mirror(place, name, made_of, self._decode(attributes, containers))
                 return self.objects[place]
-            case ["error", kind, args, str(text), own, cause]:
-                error = _error(self._decode(kind, found), self._decode(args, found), text, self._decode(own, found))
-                error.__cause__ = self._decode(cause, found)
+            case ["error", kind, args, str(text), attributes, cause]:
+                error = _error(
+                    self._decode(kind, containers),
+                    self._decode(args, containers),
+                    text,
+                    self._decode(attributes, containers),
+                )
+                error.__cause__ = self._decode(cause, containers)
                 return error
             case ["own", int(number)]:
                 return self._functions[number]
@@ -207,14 +212,14 @@ class Remote(Codec):
                 return importlib.import_module(name)
         raise ValueError(f"{node!r:.100}")
 
-    def _mirror(self, place: int, name: str, bases: list[type], own: tuple[tuple[str, Any], ...]) -> type:
+    def _mirror(self, place: int, name: str, bases: list[type], constants: tuple[tuple[str, Any], ...]) -> type:
         """Return a class for an exception class of the program's: its constants, and none of its methods."""
         bases = bases if all(issubclass(base, Exception) for base in bases) and bases else [Exception]
         if not any(issubclass(base, _Mirror) for base in bases):
             bases = [_Mirror, *(base for base in bases if base is not Exception)]
-        check_attributes(name for name, value in own if value is not NotImplemented)
+        check_attributes(name for name, value in constants if value is not NotImplemented)
         names: dict[str, Any] = {
-            name: _Unasked(self, name) if value is NotImplemented else value for name, value in own
+            name: _Unasked(self, name) if value is NotImplemented else value for name, value in constants
         }
         return type(
             name,
@@ -228,7 +233,7 @@ class Remote(Codec):
             return any(self.is_kind(value, one) for one in getattr(kinds, "__args__", kinds))
         if not is_object(value):
             return isinstance(value, kinds)
-        if any(kinds is one for one in self.kept):
+        if any(kinds is one for one in self.comparing):
             raise self.refuse(
                 f"the program is not asked for isinstance of {kinds.__name__}, a class of the setup with its own __eq__"
             )
@@ -267,8 +272,12 @@ class _Mirror(Exception):  # noqa: N818  its name is never seen
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Return what the program makes, for tests that call the class."""
-        own = "_posttrain_place" in vars(cls)
-        return vars(cls)["_posttrain_remote"].ask("call", cls, *args, **kwargs) if own else super().__new__(cls, *args)
+        is_mirror = "_posttrain_place" in vars(cls)
+        return (
+            vars(cls)["_posttrain_remote"].ask("call", cls, *args, **kwargs)
+            if is_mirror
+            else super().__new__(cls, *args)
+        )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing, because `_error` has set everything."""
@@ -293,13 +302,13 @@ def _is_error(kind: Any) -> bool:
     return issubclass(type(kind), type) and issubclass(kind, BaseException)
 
 
-def _error(kind: Any, args: Any, text: str, own: Any) -> BaseException:
+def _error(kind: Any, args: Any, text: str, attributes: Any) -> BaseException:
     if not _is_error(kind) or type(args) is not tuple:
         raise ValueError("this is not an exception")
     error: BaseException = kind(*args) if kind.__module__ == "builtins" else _made(kind, args)
     error.args = args
-    check_attributes(name for name, _ in own)
-    vars(error).update(own)
+    check_attributes(name for name, _ in attributes)
+    vars(error).update(attributes)
     vars(error)["_posttrain_text"] = text
     return error
 

@@ -87,7 +87,7 @@ class Codec:
     def __init__(self) -> None:
         self.classes: dict[str, type] = {}
         """The classes of the setup whose objects are sent: both ends have them."""
-        self.kept: list[type] = []
+        self.comparing: list[type] = []
         """The classes of the setup whose objects are not sent."""
         self.shared: dict[int, Any] = {}
         """The containers that the tests have sent and the program keeps."""
@@ -100,9 +100,11 @@ class Codec:
 
         With such a class a program could make an object that is equal to any plain value.
         """
-        found = {name: one for name, one in names.items() if isinstance(one, type) and one.__module__ == module}
-        self.kept = [one for one in found.values() if _compares(one)]
-        self.classes = {name: one for name, one in found.items() if one.__qualname__ == name and one not in self.kept}
+        defined = {name: one for name, one in names.items() if isinstance(one, type) and one.__module__ == module}
+        self.comparing = [one for one in defined.values() if _compares(one)]
+        self.classes = {
+            name: one for name, one in defined.items() if one.__qualname__ == name and one not in self.comparing
+        }
 
     def write(self, value: Any, **more: Any) -> bytes:
         """Return a message with a value, the containers in it, and the shared containers that have changed."""
@@ -127,14 +129,14 @@ class Codec:
         """Return the value in a message, and the message. Raise ValueError for any other input."""
         try:
             message = json.loads(text)
-            found = {entry[0]: self._container(*entry[:3]) for entry in message["contents"]}
+            containers = {entry[0]: self._container(*entry[:3]) for entry in message["contents"]}
             for objects in (True, False):  # what a set holds must be whole before it is hashed
                 for number, kind, _, items in message["contents"]:
                     if (kind == "object") == objects:
-                        _fill(found[number], [self._decode(item, found) for item in items])
-            for number in found.keys() & self.shared.keys():
-                self._snapshots[number] = _items(found[number])
-            return self._decode(message["value"], found), message
+                        _fill(containers[number], [self._decode(item, containers) for item in items])
+            for number in containers.keys() & self.shared.keys():
+                self._snapshots[number] = _items(containers[number])
+            return self._decode(message["value"], containers), message
         except (TypeError, LookupError, AttributeError, RecursionError, ArithmeticError, ValueError) as error:
             raise ValueError(f"this is not a value: {error!r:.100}") from error
 
@@ -191,9 +193,9 @@ class Codec:
         name = value.__name__
         if self.classes.get(name) is value:
             return ["class", name]
-        found = next((known for known, one in TYPES.items() if one is value), None)
-        if found is not None:
-            return ["type", found]
+        known_name = next((known for known, one in TYPES.items() if one is value), None)
+        if known_name is not None:
+            return ["type", known_name]
         if value.__module__.partition(".")[0] in sys.stdlib_module_names:
             return ["library", value.__module__, value.__qualname__, self.other(value)]
         return self.other(value)
@@ -206,7 +208,7 @@ class Codec:
         """Return a reference to a value that stays at this end."""
         raise NotImplementedError
 
-    def referred(self, node: list[Any], found: dict[int, Any]) -> Any:
+    def referred(self, node: list[Any], containers: dict[int, Any]) -> Any:
         """Return the value behind a reference from the other end."""
         raise NotImplementedError
 
@@ -233,18 +235,18 @@ class Codec:
         more = self._decode(extra, {})
         return deque(maxlen=more) if made is deque else defaultdict(more) if made is defaultdict else made()
 
-    def _decode(self, node: Any, found: dict[int, Any]) -> Any:
+    def _decode(self, node: Any, containers: dict[int, Any]) -> Any:
         match node:
             case None | bool() | str() | float():
                 return node
             case ["int", str(text)]:
                 return int(text, 16)
             case ["shared", int(number)]:
-                return found[number] if number in found else self.shared[number]
+                return containers[number] if number in containers else self.shared[number]
             case ["member", str(name), str(member)]:
                 return self.classes[name][member]  # type: ignore[index]
             case ["made", str(name), list(parts)]:
-                return self.classes[name]._make([self._decode(part, found) for part in parts])  # type: ignore[attr-defined]
+                return self.classes[name]._make([self._decode(part, containers) for part in parts])  # type: ignore[attr-defined]
             case ["class", str(name)]:
                 return self.classes[name]
             case ["type", str(name)]:
@@ -252,11 +254,11 @@ class Codec:
             case ["library", str(module), str(name), other]:
                 made = library_class(module, name, self.imports)
                 known = made is not None and (self.imports or module in LIBRARY or issubclass(made, BaseException))
-                return made if known else self._decode(other, found)
+                return made if known else self._decode(other, containers)
             case [str(kind), list(parts)] if TYPES.get(kind) in SIMPLE:
-                return SIMPLE[TYPES[kind]][1](*[self._decode(part, found) for part in parts])
+                return SIMPLE[TYPES[kind]][1](*[self._decode(part, containers) for part in parts])
             case [str(), *_]:
-                return self.referred(node, found)
+                return self.referred(node, containers)
             case _:
                 raise ValueError(f"{node!r:.100}")
 
@@ -278,10 +280,10 @@ def library_class(module: str, name: str, imports: bool = False) -> type | None:
     """Return a class of Python's library; None if there is no such class, or this process has not imported it."""
     if module.partition(".")[0] not in sys.stdlib_module_names or not (imports or module in sys.modules):
         return None
-    found: Any = importlib.import_module(module)
+    loaded: Any = importlib.import_module(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) else None
+        loaded = getattr(loaded, part, None)
+    return loaded if isinstance(loaded, type) else None
 
 
 def _items(value: Any) -> list[Any]:

@@ -103,15 +103,15 @@ def run_tests(
     if why:
         return Verdict(0, 1, why, seconds=seconds)
     try:
-        found = json.loads(tests_process.verdict)
+        reply = json.loads(tests_process.verdict)
     except ValueError as error:
         raise SandboxFailed(f"the tests' process gave no verdict ({_ended(tests_process.used['status'])})") from error
-    if "fault" not in found:
-        raise SandboxFailed(f"the tests' process failed: {found.get('failed')}")
-    if found["failed"]:
+    if "fault" not in reply:
+        raise SandboxFailed(f"the tests' process failed: {reply.get('failed')}")
+    if reply["failed"]:
         _check_memory([program_process, tests_process])
-    passed = found["passed"] if share or not found["failed"] else 0
-    return Verdict(passed, found["count"], found["reason"], found["fault"], seconds)
+    passed = reply["passed"] if share or not reply["failed"] else 0
+    return Verdict(passed, reply["count"], reply["reason"], reply["fault"], seconds)
 
 
 def _check_started(processes: Sequence[Process], why: str) -> None:

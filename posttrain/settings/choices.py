@@ -61,8 +61,8 @@ class OneOf(Generic[E]):
         """Return the entry with this name, from the table or the user's code."""
         if name in self.table:
             return self.table[name]
-        found: E = load_object(name, "type")
-        return found
+        entry: E = load_object(name, "type")
+        return entry
 
     def plain(self, value: Any, default: str) -> Any:
         """Return the long form of a value in a file. Values in neither form are returned unchanged, for validation."""
@@ -107,19 +107,19 @@ class OneOf(Generic[E]):
             except PluginError as error:
                 raise ValueError(str(error)) from error
         if not self.own or not is_import_path(name):
-            own = ", or MODULE:NAME for your own" if self.own else ""
-            fix = f"{did_you_mean(str(name), list(self.table))}{own}"
+            import_path = ", or MODULE:NAME for your own" if self.own else ""
+            fix = f"{did_you_mean(str(name), list(self.table))}{import_path}"
             fix = or_package(fix) if getattr(self.table, "group", None) else fix
             raise ValueError(f"unknown type {excerpt(name, 80)}. {fix}")
         try:
-            found = load_object(name, setting)
+            loaded = load_object(name, setting)
         except ParamsError as error:
             raise ValueError(f"'{name}': {error.what}. {error.fix}") from error
-        if not isinstance(found, self.own):
+        if not isinstance(loaded, self.own):
             wanted = " or ".join(kind.__name__ for kind in self.own)
-            what = f"'{name}' is a {type(found).__name__}. It has to be a {wanted} (docs/algorithms.md)"
+            what = f"'{name}' is a {type(loaded).__name__}. It has to be a {wanted} (docs/algorithms.md)"
             raise ValueError(what)  # noqa: TRY004
-        return cast("Entry", found)
+        return cast("Entry", loaded)
 
     def _why_unknown(self, key: str, data: Mapping[Any, Any], options: type[Options], info: ValidationInfo) -> str:
         name = data["type"]

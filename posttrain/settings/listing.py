@@ -82,8 +82,8 @@ class Listing(Mapping[str, E]):
         """Tell whether an entry is not part of the library: the user's own code, or an installed plugin's."""
         if name in self.modules or self.group is None:
             return False
-        found = plugins.registered(self.group).get(name, ())
-        return ":" in name or (bool(found) and not any(plugin.is_ours for plugin in found))
+        registered = plugins.registered(self.group).get(name, ())
+        return ":" in name or (bool(registered) and not any(plugin.is_ours for plugin in registered))
 
     def _registered(self) -> list[str]:
         return [] if self.group is None else plugins.names(self.group)
@@ -117,11 +117,11 @@ def looked_up(table: Listing[E], name: str, where: str) -> E:
 def instance(*kinds: type) -> Callable[[str, Any], Any]:
     """Return a function that accepts a plugin's object if it is an instance of one of these classes."""
 
-    def adopt(name: str, found: Any) -> Any:  # noqa: ARG001
-        if not isinstance(found, kinds):
+    def adopt(name: str, loaded: Any) -> Any:  # noqa: ARG001
+        if not isinstance(loaded, kinds):
             wanted = " or ".join(kind.__name__ for kind in kinds)
-            raise TypeError(f"it is a {type(found).__name__}, and has to be a {wanted}")
-        return found
+            raise TypeError(f"it is a {type(loaded).__name__}, and has to be a {wanted}")
+        return loaded
 
     return adopt
 
@@ -129,11 +129,11 @@ def instance(*kinds: type) -> Callable[[str, Any], Any]:
 def with_methods(interface: type) -> Callable[[str, Any], Any]:
     """Return a function that accepts a plugin's object if it has every public method of this class."""
 
-    def adopt(name: str, found: Any) -> Any:  # noqa: ARG001
+    def adopt(name: str, loaded: Any) -> Any:  # noqa: ARG001
         wanted = [key for key, value in vars(interface).items() if callable(value) and not key.startswith("_")]
-        if lacking := [key for key in wanted if not callable(getattr(found, key, None))]:
+        if lacking := [key for key in wanted if not callable(getattr(loaded, key, None))]:
             raise TypeError(f"it lacks the methods of {interface.__name__}: {', '.join(lacking)}")
-        return found
+        return loaded
 
     return adopt
 
@@ -158,7 +158,7 @@ def _rows(module: str, table: str) -> list[str]:
 
 def tables(tree: ast.Module) -> dict[str, dict[str, ast.expr]]:
     """Return the module's literal mappings with text keys: name -> key -> value."""
-    found = {}
+    mappings = {}
     for statement in tree.body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(keys=keys, values=values)):
@@ -169,8 +169,8 @@ def tables(tree: ast.Module) -> dict[str, dict[str, ast.expr]]:
                 continue
         texts = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
         if len(texts) == len(keys):
-            found[name] = dict(zip(texts, values, strict=True))
-    return found
+            mappings[name] = dict(zip(texts, values, strict=True))
+    return mappings
 
 
 def listed_modules(place: str) -> list[str]:

@@ -271,18 +271,18 @@ def _fields(model: type[BaseModel], path: Sequence[object]) -> list[FieldInfo]:
 
 def _models_at(model: type[BaseModel], path: Sequence[str]) -> list[type[BaseModel]]:
     """Return the possible models at `path`, through optional and mapping types."""
-    found: list[type[BaseModel]] = [model]
+    models: list[type[BaseModel]] = [model]
     for part in path:
         inner: list[type[BaseModel]] = []
-        for owner in found:
+        for owner in models:
             if part in owner.model_fields:
                 field = owner.model_fields[part]
                 tables = [mark.table for mark in field.metadata if hasattr(mark, "table")]
                 inner += [*_models_in(field.annotation), *(e.options for table in tables for e in table.values())]
             elif part == owner.__name__:
                 inner.append(owner)
-        found = inner or found
-    return found
+        models = inner or models
+    return models
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

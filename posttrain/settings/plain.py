@@ -20,12 +20,12 @@ CUSTOM: Final = Path("custom")
 UPGRADE: Final = "Version 0.1 wrote it, and posttrain no longer reads that version (docs/versions.md)"
 
 
-def check_format(found: object, known: int, where: str, error: type[PosttrainError]) -> None:
+def check_format(given: object, known: int, where: str, error: type[PosttrainError]) -> None:
     """Reject a format from a newer posttrain. The reader decides about older formats."""
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise error(what=f"format = {found!r:.40} is not a format version", where=where, fix=f"Use {known}")
-    if found > known:
-        what = f"made by a newer posttrain (format {found}; this one reads formats up to {known})"
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise error(what=f"format = {given!r:.40} is not a format version", where=where, fix=f"Use {known}")
+    if given > known:
+        what = f"made by a newer posttrain (format {given}; this one reads formats up to {known})"
         raise error(what=what, where=where, fix="Update posttrain, or use the version that made it")
 
 

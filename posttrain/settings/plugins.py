@@ -104,12 +104,12 @@ class Plugin:
             return module
         if not hasattr(module, self.variable):
             raise self.fault(f"the module {self.module} has no '{self.variable}'")
-        found = getattr(module, self.variable)
-        if isinstance(found, Mapping):
-            if self.name not in found:
+        loaded = getattr(module, self.variable)
+        if isinstance(loaded, Mapping):
+            if self.name not in loaded:
                 raise self.fault(f"{self.value} is a mapping without the key '{self.name}'")
-            return found[self.name]
-        return found
+            return loaded[self.name]
+        return loaded
 
     def fault(self, why: str) -> PluginError:
         """Return the error for a plugin that cannot be used."""
@@ -162,7 +162,7 @@ def every() -> Iterator[Plugin]:
 @cache
 def _all() -> dict[str, dict[str, list[Plugin]]]:
     """Return group -> name -> plugins, from all installed distributions."""
-    found: dict[str, dict[str, list[Plugin]]] = {}
+    groups: dict[str, dict[str, list[Plugin]]] = {}
     installed, ours = entry_points(), _of_checkout()
     for group in GROUPS:
         plugins = [_plugin(group, point) for point in installed.select(group=f"{PREFIX}{group}")]
@@ -172,8 +172,8 @@ def _all() -> dict[str, dict[str, list[Plugin]]]:
                 Plugin(group, name, value, OURS, "") for name, value in ours.get(f"{PREFIX}{group}", {}).items()
             ]
         for plugin in sorted(set(plugins), key=lambda plugin: (plugin.name, plugin.distribution)):
-            found.setdefault(group, {}).setdefault(plugin.name, []).append(plugin)
-    return found
+            groups.setdefault(group, {}).setdefault(plugin.name, []).append(plugin)
+    return groups
 
 
 def _of_checkout() -> dict[str, dict[str, str]] | None:

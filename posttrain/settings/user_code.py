@@ -44,11 +44,11 @@ def load_object(path: str, where: str) -> Any:
     if not is_import_path(path):
         fix = f"Write MODULE:NAME for the name NAME in {CUSTOM}/MODULE.py"
         raise ParamsError(what="this is not an import path", where=where, fix=fix)
-    file = _found(module_name, where)
+    file = _file_of(module_name, where)
     module = _imported(module_name, file, where)
     if not hasattr(module, name):
-        own = [var for var in vars(module) if not var.startswith("_")]
-        raise ParamsError(what=f"{file} has no '{name}'", where=where, fix=did_you_mean(name, own))
+        names = [var for var in vars(module) if not var.startswith("_")]
+        raise ParamsError(what=f"{file} has no '{name}'", where=where, fix=did_you_mean(name, names))
     return getattr(module, name)
 
 
@@ -56,7 +56,7 @@ def load_module(name: str, where: str) -> Any:
     """Return the user's module. `where`: the parameter with its name."""
     if not is_import_path(f"{name}:x"):
         raise ParamsError(what=f"'{name}' is not a module", where=where, fix=f"Name a MODULE for {CUSTOM}/MODULE.py")
-    return _imported(name, _found(name, where), where)
+    return _imported(name, _file_of(name, where), where)
 
 
 def own_file(module: str) -> Path:
@@ -64,14 +64,18 @@ def own_file(module: str) -> Path:
     return CUSTOM.joinpath(*module.split(".")).with_suffix(".py")
 
 
-def _found(module: str, where: str) -> Path:
+def _file_of(module: str, where: str) -> Path:
     file = own_file(module)
     if not file.is_file():
-        found = file.relative_to(CUSTOM)
+        relative = file.relative_to(CUSTOM)
         if module.startswith("posttrain."):
             fix = "It is part of the library; in a clone, `pytest tests/library/laws -k NAME` tests its rows"
             raise ParamsError(what=f"{module} is not a module of {CUSTOM}/", where=where, fix=fix)
-        fix = f"Move {found} to {CUSTOM}/" if found.is_file() else f"Write MODULE:NAME for NAME in {CUSTOM}/MODULE.py"
+        fix = (
+            f"Move {relative} to {CUSTOM}/"
+            if relative.is_file()
+            else f"Write MODULE:NAME for NAME in {CUSTOM}/MODULE.py"
+        )
         raise ParamsError(what=f"{file} not found", where=where, fix=fix)
     return file
 
@@ -172,15 +176,15 @@ def _imported(name: str, file: Path, where: str) -> Any:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     fix = "Put code for scripts under `if __name__ == '__main__':`"
-    own = str(file.absolute())
-    if own in _UNFINISHED:
-        raise ParamsError(what=f"{file}: {_UNFINISHED[own]}", where=where, fix=fix)
+    path = str(file.absolute())
+    if path in _UNFINISHED:
+        raise ParamsError(what=f"{file}: {_UNFINISHED[path]}", where=where, fix=fix)
     try:
         with ending_import():
             module = importlib.import_module(name)
     except (UnfinishedImport, SystemExit) as error:
         what = str(error) if isinstance(error, UnfinishedImport) else f"it calls sys.exit({error}) at import"
-        _UNFINISHED[own] = what
+        _UNFINISHED[path] = what
         raise ParamsError(what=f"{file}: {what}", where=where, fix=fix) from error
     except SyntaxError as error:  # str(error) would add a file without its folder, and the line again
         place = Path(error.filename or file)

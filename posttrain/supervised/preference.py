@@ -37,9 +37,9 @@ class PreferenceTraining(EpochsConfig, RowLimit, PreferenceConfig):
 
         Example: `PreferenceTraining.preset("dpo", loss={"type": "dpo", "beta": 0.3}, epochs=2)`
         """
-        found = PREFERENCES.entry(algorithm)
-        merged = found.row.merged({**settings, "algorithm": algorithm})
-        return cast("PreferenceTraining", check(found.model, merged, where=algorithm, file="settings"))
+        entry = PREFERENCES.entry(algorithm)
+        merged = entry.row.merged({**settings, "algorithm": algorithm})
+        return cast("PreferenceTraining", check(entry.model, merged, where=algorithm, file="settings"))
 
     @property
     def reference_moves(self) -> bool:
@@ -72,7 +72,7 @@ def preference_source(
     objective: PreferenceObjective, examples: Sequence[Example], batch: int, epochs: float, seed: int, models: ModelSet
 ) -> BatchSource:
     """Return the batch source that the objective needs."""
-    source, parts = KtoSource if objective.mismatched else EpochSource, objective.knobs.parts
+    source, parts = KtoSource if objective.mismatched else EpochSource, objective.config.parts
     if parts > 1:
         return ChunkedSource(examples, batch, epochs, seed, parts=parts, models=models, source=source)
     return source(examples, batch, epochs, seed)

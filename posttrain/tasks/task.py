@@ -77,9 +77,9 @@ def load_task(name: str) -> Task:
         return PLAIN
     if name in TASKS:
         return TASKS[name]
-    found = load_object(name, "task") if is_import_path(name) else None
-    if not isinstance(found, Task):
+    loaded = load_object(name, "task") if is_import_path(name) else None
+    if not isinstance(loaded, Task):
         fix = f"{did_you_mean(name, list(TASKS))} (docs/tasks.md)"
         fix = "Give the name of a Task (docs/tasks.md)" if is_import_path(name) else or_package(fix)
         raise ParamsError(what=f"'{name[:80]}' is not a task", where="task", fix=fix)
-    return found
+    return loaded

@@ -132,11 +132,13 @@ class ChatText:
         row.
         """
         trained = [self._trained(conversation, turns) for conversation in conversations]
-        pairs = [(conversation, nth) for conversation, some in zip(conversations, trained, strict=True) for nth in some]
-        opened = self._template.write([conversation.request(nth, opened=True) for conversation, nth in pairs])
-        closed = self._template.write([conversation.request(nth + 1) for conversation, nth in pairs])
-        for (conversation, nth), ended in zip(pairs, closed, strict=True):
-            self._template.check_thought(conversation, nth, ended.text)
+        pairs = [
+            (conversation, index) for conversation, some in zip(conversations, trained, strict=True) for index in some
+        ]
+        opened = self._template.write([conversation.request(index, opened=True) for conversation, index in pairs])
+        closed = self._template.write([conversation.request(index + 1) for conversation, index in pairs])
+        for (conversation, index), ended in zip(pairs, closed, strict=True):
+            self._template.check_thought(conversation, index, ended.text)
         rendered = iter(list(zip(opened, closed, strict=True)))
         turns_of = [
             (conversation, [next(rendered) for _ in some])
@@ -153,14 +155,14 @@ class ChatText:
     def _trained(self, conversation: Conversation, turns: Trained) -> list[int]:
         """Return the indices of the trained turns."""
         places = _assistant(conversation.messages) if turns == "all" else [len(conversation.messages) - 1]
-        found = [place for place in places if place not in conversation.untrained]
-        if not found:
+        trained = [place for place in places if place not in conversation.untrained]
+        if not trained:
             last = "the last turn has" if turns == "last" else "all turns have"
             what = f"{last} weight 0, so nothing can be trained ({conversation.name or 'a conversation'})"
             raise DataError(
                 what=what, where=self._where, fix="Drop the row, or set turns: all if other turns are trained"
             )
-        return found
+        return trained
 
     def exchanges(self, pairs: Sequence[tuple[Sequence[Message], Sequence[Message]]]) -> list[TokenRow]:
         """Return prompts with answers (one assistant turn each). An answer ends with the stop token."""
@@ -360,4 +362,4 @@ def _conversation(talk: Sequence[Message] | Conversation) -> Conversation:
 
 
 def _assistant(messages: Sequence[Message]) -> list[int]:
-    return [nth for nth, turn in enumerate(messages) if turn["role"] == "assistant"]
+    return [index for index, turn in enumerate(messages) if turn["role"] == "assistant"]

@@ -72,8 +72,8 @@ class ChatTemplate:
             return turn
         return {**turn, "content": self._pattern.sub(self._placeholder, content)}
 
-    def _placeholder(self, found: re.Match[str]) -> str:
-        return _SPECIAL.format(self._escaped_texts.index(found[0]))
+    def _placeholder(self, match: re.Match[str]) -> str:
+        return _SPECIAL.format(self._escaped_texts.index(match[0]))
 
     def _unescaped(self, rendered: Rendered) -> RenderedConversation:
         """Return the rendered text with the escaped tokens as text again, and their places."""
@@ -133,12 +133,12 @@ class ChatTemplate:
             self._frame(conversation, _named(_marked(conversation.messages)), _named_tools(conversation.tools))
             self._checked.add(_form(conversation))
 
-    def check_thought(self, conversation: Conversation, nth: int, text: str) -> None:
+    def check_thought(self, conversation: Conversation, index: int, text: str) -> None:
         """Reject a template that omits the thoughts of the last turn."""
-        thought = str(conversation.messages[nth].get("reasoning_content") or "").strip()
+        thought = str(conversation.messages[index].get("reasoning_content") or "").strip()
         if thought and thought not in text:
             fix = "Use a template that writes them, or put them into the content"
-            what = f"leaves out the thoughts (reasoning_content) of turn {nth + 1} of"
+            what = f"leaves out the thoughts (reasoning_content) of turn {index + 1} of"
             raise self.refusal(what, conversation.messages, fix, name=conversation.name)
 
     def _frame(self, conversation: Conversation, marked: Sequence[Message], tools: Tools) -> tuple[str, dict[int, int]]:
@@ -148,11 +148,11 @@ class ChatTemplate:
         frame = self._render([request], [RenderRequest(messages, False)])[0].text
         places = dict(self._places(frame, messages))
         fix = "Use a template that writes them, or remove them from the data"
-        for nth, name in _names(marked):
+        for index, name in _names(marked):
             if name not in frame:
-                raise self.refusal(f"leaves out the tool calls of turn {nth + 1} of", messages, fix)
-            places.setdefault(nth, frame.find(name))
-        if tools and not all(_NAME.format(f"tool {nth}") in frame for nth in range(len(tools))):
+                raise self.refusal(f"leaves out the tool calls of turn {index + 1} of", messages, fix)
+            places.setdefault(index, frame.find(name))
+        if tools and not all(_NAME.format(f"tool {index}") in frame for index in range(len(tools))):
             raise self.refusal("leaves out the tools of", messages, fix)
         return frame, places
 
@@ -232,7 +232,7 @@ def _names(named: Sequence[Message]) -> Iterator[tuple[int, str]]:
 
 def _named_tools(tools: Tools) -> Tools:
     """Return the tools with placeholders for their names."""
-    return None if tools is None else [_renamed(tool, f"tool {nth}") for nth, tool in enumerate(tools)]
+    return None if tools is None else [_renamed(tool, f"tool {index}") for index, tool in enumerate(tools)]
 
 
 def _renamed(tool: Mapping[str, Any], mark: str) -> Mapping[str, Any]:

@@ -119,10 +119,10 @@ def render(template: str, date: str, values: dict[str, Any]) -> dict[str, Any]:
         return datetime.fromisoformat(date).strftime(form)
 
     try:
-        found = compiled(template)
-        generation: Any = found.environment.extensions[Generation.identifier]
+        parsed = compiled(template)
+        generation: Any = parsed.environment.extensions[Generation.identifier]
         pieces = generation.begin()
-        for piece in found.generate(values, strftime_now=strftime_now, documents=None):
+        for piece in parsed.generate(values, strftime_now=strftime_now, documents=None):
             pieces.append(piece)
         text = "".join(pieces)
         generation.check(text)

@@ -23,10 +23,10 @@ def by_all(
     `sizes`: how many entries of each tensor belong to each row.
     """
     parts = [(function(micro), counts) for micro, counts in models.own_micro_batches(batch)]
-    own = [[part[: None if counts else 0] for part in tensors] for tensors, counts in parts]
+    computed = [[part[: None if counts else 0] for part in tensors] for tensors, counts in parts]
     rounds = models.shared_out(batch)
     order = [row for process in range(world.count()) for dealt in rounds for row in dealt[process]]
-    return [_in_order(torch.cat(column), order, sizes) for column in zip(*own, strict=True)]
+    return [_in_order(torch.cat(column), order, sizes) for column in zip(*computed, strict=True)]
 
 
 def first_of_items(batch: Batch) -> list[int]:
@@ -35,8 +35,8 @@ def first_of_items(batch: Batch) -> list[int]:
     return [int(i == 0 or item != items[i - 1]) for i, item in enumerate(items)]
 
 
-def _in_order(own: Tensor, order: Sequence[int], sizes: Sequence[int]) -> Tensor:
+def _in_order(local: Tensor, order: Sequence[int], sizes: Sequence[int]) -> Tensor:
     """Return all processes' entries of a column in the order of the rows."""
-    every = torch.cat(world.gathered_tensors(own.detach().cpu().flatten())).view(-1, *own.shape[1:])
-    found = dict(zip(order, torch.split(every, [sizes[row] for row in order]), strict=True))
-    return torch.cat([found[row] for row in range(len(sizes))])
+    every = torch.cat(world.gathered_tensors(local.detach().cpu().flatten())).view(-1, *local.shape[1:])
+    entry_of = dict(zip(order, torch.split(every, [sizes[row] for row in order]), strict=True))
+    return torch.cat([entry_of[row] for row in range(len(sizes))])

@@ -260,9 +260,9 @@ class FolderCheckpoints:
             if not world.is_rank_zero():
                 world.wait_for_all()
                 return
-            own = {"format": CHECKPOINTS, "step": saved.step, "mark": self._mark}
+            identity = {"format": CHECKPOINTS, "step": saved.step, "mark": self._mark}
             made = {"maker": self._maker, "edits": self._edits}
-            (fresh / STATE).write_text(json.dumps({**saved.plain, **own, **made}), encoding="utf-8")
+            (fresh / STATE).write_text(json.dumps({**saved.plain, **identity, **made}), encoding="utf-8")
         except (OSError, SafetensorError) as error:
             raise self._not_written(fresh, target, error) from error
         world.wait_for_all()
@@ -287,10 +287,10 @@ class FolderCheckpoints:
             fsync(self._folder)
         except OSError as error:
             raise self._not_written(fresh, target, error) from error
-        kept = [checkpoint for checkpoint in self._all() if checkpoint <= target][
+        newest = [checkpoint for checkpoint in self._all() if checkpoint <= target][
             -CHECKPOINTS_KEPT:
         ]  # later ones were skipped
-        for old in set(self._all()) - set(kept):
+        for old in set(self._all()) - set(newest):
             shutil.rmtree(old, ignore_errors=True)
 
     def _not_written(self, fresh: Path, target: Path, error: Exception) -> CheckpointError:
@@ -341,8 +341,8 @@ class FolderCheckpoints:
         self.wait()
 
     def _newest(self) -> str:
-        kept = self._all()
-        return f"the checkpoint {kept[-1].name}" if kept else "the start"
+        complete = self._all()
+        return f"the checkpoint {complete[-1].name}" if complete else "the start"
 
     def _all(self) -> list[Path]:
         return sorted(self._folder.glob("step-*"))
@@ -375,9 +375,9 @@ def _write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
         part, parts = place_of(next(iter(divided.values())))
         file = f"tensors-{part + 1:05d}-of-{parts:05d}.safetensors"
         named[file] = {name: own_part(whole) for name, whole in divided.items()}
-    for name, own in named.items():
-        with TensorFile(folder / name, own) as opened:
-            for key, tensor in own.items():
+    for name, contents in named.items():
+        with TensorFile(folder / name, contents) as opened:
+            for key, tensor in contents.items():
                 opened.write(key, tensor)
 
 

@@ -61,21 +61,23 @@ def training_parts(
     if activations == "offload" and models.runtime.device.type == "cpu":  # the host's memory is the device's
         activations = "recompute"
     trained, bf16 = models.trained.values(), models.runtime.bf16
-    own = float(byte_count(models.trained_parameters().values())) / shards
+    weight_bytes = float(byte_count(models.trained_parameters().values())) / shards
     tokens = min(models.micro_tokens, most_of_share(step_tokens, processes))
     waiting = float(tokens * sum(waiting_bytes(model, activations, bf16=bf16) for model in trained))
     layer = float(tokens * max(layer_bytes(model, bf16=bf16) for model in trained))
     dense = float(max(dense_bytes(model, 2 if bf16 else 4, models.runtime.device) for model in trained))
-    kept = tokens * max(product_bytes(model, bf16=bf16) for model in trained) if activations == "selective" else 0
-    again = 0.0 if activations == "keep" else layer - kept
+    product_memory = (
+        tokens * max(product_bytes(model, bf16=bf16) for model in trained) if activations == "selective" else 0
+    )
+    again = 0.0 if activations == "keep" else layer - product_memory
     head = 0.0 if is_scorer(models.policy) else _tile_bytes(models, tokens)
     # gradients of earlier passes
-    before = own if step_tokens > processes * models.micro_tokens else _head_bytes(models.policy) / shards
+    before = weight_bytes if step_tokens > processes * models.micro_tokens else _head_bytes(models.policy) / shards
     start = {"gradients": before, "activations": waiting + again + dense, "head": max(head - again - dense, 0.0)}
-    end = {"gradients": own, "activations": layer + dense, "head": 0.0}
+    end = {"gradients": weight_bytes, "activations": layer + dense, "head": 0.0}
     return {
         **(_whole_weights(models) if shards == 1 else _divided_weights(models, shards)),
-        "moments": copies * own,
+        "moments": copies * weight_bytes,
         **(start if sum(start.values()) > sum(end.values()) else end),  # of a backward pass
     }
 
@@ -113,10 +115,10 @@ def _tile_bytes(models: ModelSet, tokens: int) -> float:
     token = 4 * vocabulary(models.policy)
     device = models.runtime.device
     tile = gpu_tile_bytes(device) if device.type == "cuda" else TILE_BYTES
-    own = TILES * min(tokens * token, max(tile, TILE_TOKENS * token))
+    largest = TILES * min(tokens * token, max(tile, TILE_TOKENS * token))
     if not models.teachers and models.old is None:
-        return float(own)
-    return float(max(own, DIVERGENCE_TILES * token * min(tokens, distill.TILE_TOKENS)))
+        return float(largest)
+    return float(max(largest, DIVERGENCE_TILES * token * min(tokens, distill.TILE_TOKENS)))
 
 
 def _all_models(models: ModelSet) -> list[Any]:

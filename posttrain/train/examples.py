@@ -47,8 +47,8 @@ class Examples(Sequence[Example]):
         """Return one example, or several as `Examples`."""
         if isinstance(index, slice):
             return self.select(np.arange(len(self))[index])
-        nth = range(len(self))[index]
-        span = slice(int(self.starts[nth]), int(self.starts[nth + 1]))
+        number = range(len(self))[index]
+        span = slice(int(self.starts[number]), int(self.starts[number + 1]))
         rows = [shortened(self.rows.row(int(place)), self.longest) for place in self.places[span]]
         return Example(rows, {name: values[span].tolist() for name, values in self.columns.items()})
 
@@ -107,7 +107,7 @@ class Examples(Sequence[Example]):
 
     def _trained_after_cut(self, long: Array) -> Array:
         """Tell whether every row of an example still has a trained token."""
-        return np.array([not isn or all(row.trained for row in self[nth].rows) for nth, isn in enumerate(long)])
+        return np.array([not isn or all(row.trained for row in self[number].rows) for number, isn in enumerate(long)])
 
     @property
     def _sizes(self) -> Array:

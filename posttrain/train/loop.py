@@ -350,10 +350,10 @@ def _check_fit(trained: Mapping[str, Tensor], start: State, saved: CheckpointDat
         f"it has a foreign {name}" for name in saved.tensors if name.startswith(prefixes) and name not in trained
     ]
     for name in trained.keys() & saved.tensors.keys():
-        mine, theirs = trained[name], saved.tensors[name]
-        if mine.shape != theirs.shape:
-            faults.append(f"{name} has shape {list(theirs.shape)}, expected {list(mine.shape)}")
-        elif not torch.isfinite(theirs).all():
+        weight, stored = trained[name], saved.tensors[name]
+        if weight.shape != stored.shape:
+            faults.append(f"{name} has shape {list(stored.shape)}, expected {list(weight.shape)}")
+        elif not torch.isfinite(stored).all():
             faults.append(f"{name} is not finite")
     if faults:
         raise CheckpointError(what="; ".join(sorted(faults)[:5]), where=f"step {saved.step}", fix="Delete it")

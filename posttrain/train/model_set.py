@@ -208,12 +208,12 @@ class ModelSet:
         policy = self.policy
         if self.sharded and self.remake is not None:
             policy = self.remake() if world.is_rank_zero() else None
-            own = {} if policy is None else dict(policy.named_parameters())
+            parameters = {} if policy is None else dict(policy.named_parameters())
             for name, part in self.policy.named_parameters():
                 whole = full(part)
-                if name in own:
+                if name in parameters:
                     with torch.no_grad():
-                        own[name].copy_(whole)
+                        parameters[name].copy_(whole)
         shutdown()
         models = replace(self, policy=policy, reference=None, critic=None, remake=None)
         models.policy.to(self.runtime.device)  # of weights in bf16 not the masters
@@ -286,10 +286,10 @@ class ModelSet:
         columns = on_device(micro.columns, self.runtime.device)
         if "score" in needs:
             return columns.with_rows(score=gathered(self.policy, lambda: score_rows(self.policy, packed)))
-        found = gathered(self.policy, lambda: self._policy_columns(micro, needs, packed))
+        computed = gathered(self.policy, lambda: self._policy_columns(micro, needs, packed))
         if "value" in needs:
-            found["value"] = gathered(self.critic, lambda: value_tokens(self.critic, packed))
-        return columns.with_tokens(**found)
+            computed["value"] = gathered(self.critic, lambda: value_tokens(self.critic, packed))
+        return columns.with_tokens(**computed)
 
     def _policy_columns(self, micro: Batch, needs: frozenset[str], packed: PackedRows) -> dict[str, Tensor]:
         """Return the columns that need the policy's hidden states and head."""
@@ -297,26 +297,30 @@ class ModelSet:
         head = self.head(self.policy)
         wanted = "entropy" in needs
         logp, entropy = token_logp(hidden_MD, head, packed.target_M, self.temperature, packed.kept, entropy=wanted)
-        found = {"logp": logp, "entropy": entropy} if wanted else {"logp": logp}
+        computed = {"logp": logp, "entropy": entropy} if wanted else {"logp": logp}
         if "kl_old" in needs:
-            found["kl_old"] = self._kl_old(packed, hidden_MD)
+            computed["kl_old"] = self._kl_old(packed, hidden_MD)
         for teacher in self.teachers:
             part = teacher.share * self._teacher_divergence(teacher, packed, hidden_MD, micro)
-            found["teacher_kl"] = found["teacher_kl"] + part if "teacher_kl" in found else part
-        return found
+            computed["teacher_kl"] = computed["teacher_kl"] + part if "teacher_kl" in computed else part
+        return computed
 
     @torch.no_grad()
     def copy_policy(self, model: Any, keep: float = 0.0) -> None:
         """Replace a frozen model by the current policy. `keep`: the weight of the old model in the average."""
         both = zip(model.parameters(), self.policy.parameters(), strict=True)
-        pairs = [(mine, theirs) for mine, theirs in both if mine is not theirs and theirs.requires_grad]
-        rounded = is_trained_in_bf16(self.policy) or any(own_part(mine).dtype != torch.float32 for mine, _ in pairs)
+        pairs = [
+            (weight, policy_weight)
+            for weight, policy_weight in both
+            if weight is not policy_weight and policy_weight.requires_grad
+        ]
+        rounded = is_trained_in_bf16(self.policy) or any(own_part(weight).dtype != torch.float32 for weight, _ in pairs)
         if keep and rounded:
             what = "an average of bfloat16 weights would not change, because its steps are smaller than the rounding"
             raise ModelError(what=what, where="renew_reference.keep", fix="Use device.precision: fp32, or keep: 0")
         sharded = is_sharded(model)
-        for mine, theirs in pairs:
-            target, source = (own_part(mine), own_part(theirs)) if sharded else (mine, full(theirs))
+        for weight, policy_weight in pairs:
+            target, source = (own_part(weight), own_part(policy_weight)) if sharded else (weight, full(policy_weight))
             target.copy_(source if not keep else keep * target + (1 - keep) * source)
 
     def _kl_old(self, packed: PackedRows, now_MD: Tensor) -> Tensor:

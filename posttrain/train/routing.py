@@ -115,8 +115,8 @@ def routers_of(model: Any, params: RouterParams, name: str) -> Routers:
             f"replayed"
         )
         raise ParamsError(what=what, where=HOST.settings_file, fix="Remove it")
-    own = getattr(model.config.get_text_config(), "router_aux_loss_coef", None) or 0.0
-    return Routers(model, modules, own if params.balance is None else params.balance, bool(params.replays))
+    coefficient = getattr(model.config.get_text_config(), "router_aux_loss_coef", None) or 0.0
+    return Routers(model, modules, coefficient if params.balance is None else params.balance, bool(params.replays))
 
 
 def _setting(params: RouterParams) -> str:
@@ -131,17 +131,17 @@ def with_experts(models: ModelSet, batch: Batch) -> Batch:
     """
     if all(row.experts is not None for row in batch.rows):
         return batch
-    routers, found = Routers(models.policy, find_routers(models.policy)), list[Tensor]()
+    routers, chosen = Routers(models.policy, find_routers(models.policy)), list[Tensor]()
     for micro in models.micro_batches(batch):
         packed = models.packed(micro)
         with routers.record(packed) as recording:
             gathered(models.policy, partial(packed_states, models.policy, packed))
         experts_NLK = recording.experts().to("cpu", torch.int16)
-        found += [
+        chosen += [
             torch.cat([experts_NLK[start : start + length], experts_NLK[first : first + count]])
             for start, length, first, count in packed.spans
         ]
-    rows = [replace(row, experts=experts) for row, experts in zip(batch.rows, found, strict=True)]
+    rows = [replace(row, experts=experts) for row, experts in zip(batch.rows, chosen, strict=True)]
     return replace(batch, rows=rows)
 
 
@@ -181,8 +181,8 @@ class StepRouting:
         if not self._routers.modules:
             return None
         sums = recording.sums()
-        mine = sums.detach() if counts else sums.detach().times(0.0)
-        self._sums = mine if self._sums is None else self._sums + mine
+        counted = sums.detach() if counts else sums.detach().times(0.0)
+        self._sums = counted if self._sums is None else self._sums + counted
         if not self._routers.balance or not sums.probability_LE.requires_grad:
             return None
         load_LE = sums.chosen_LE / self._tokens if self._load_LE is None else self._load_LE

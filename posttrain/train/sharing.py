@@ -63,7 +63,7 @@ def share_out(rows: Sequence[TokenRow], items: Sequence[int], budget: int, proce
     """
     if processes == 1:
         return [[cut] for cut in micro_batches([len(row) for row in rows], items, budget)]
-    groups = [_items_of(found, items) for found in _groups(rows, items)]
+    groups = [_items_of(group, items) for group in _groups(rows, items)]
     choices = [_dealt(_pieces(rows, groups, size, budget, width), budget, processes) for size in _sizes(groups)]
     return min(choices, key=lambda rounds: slowest(rows, rounds, width)) if choices else []
 
@@ -133,8 +133,8 @@ def own_parts(rounds: Rounds, process: int) -> Iterator[tuple[list[int], bool]]:
     smallest part, which then does not count.
     """
     for parts in rounds:
-        mine = parts[process]
-        yield (mine, True) if mine else (min(filter(None, parts), key=len), False)
+        local_rows = parts[process]
+        yield (local_rows, True) if local_rows else (min(filter(None, parts), key=len), False)
 
 
 def _groups(rows: Sequence[TokenRow], items: Sequence[int]) -> list[list[int]]:
@@ -149,7 +149,7 @@ def _groups(rows: Sequence[TokenRow], items: Sequence[int]) -> list[list[int]]:
 
 
 def _items_of(group: Iterable[int], items: Sequence[int]) -> list[list[int]]:
-    return [list(found) for _, found in groupby(group, key=lambda i: items[i])]
+    return [list(places) for _, places in groupby(group, key=lambda i: items[i])]
 
 
 def _sizes(groups: Sequence[Sequence[object]]) -> list[int]:
@@ -168,10 +168,10 @@ def _pieces(
             some = [i for item in group[start : start + size] for i in item]
             item_of = [place for place, item in enumerate(group[start : start + size]) for _ in item]
             for cut in micro_batches([len(rows[i]) for i in some], item_of, budget):
-                found = [rows[some[place]] for place in cut]
-                tokens = sum(map(len, found))
+                piece_rows = [rows[some[place]] for place in cut]
+                tokens = sum(map(len, piece_rows))
                 numbers = tuple(some[place] for place in cut)
-                pieces.append(_Piece(numbers, number, len(found[0].prompt), work_of(found, width), tokens))
+                pieces.append(_Piece(numbers, number, len(piece_rows[0].prompt), work_of(piece_rows, width), tokens))
     return pieces
 
 

@@ -142,9 +142,9 @@ class StepClosure:
         if self.routers.balance:
             routing.look_ahead([(self.models.packed(micro), counts) for micro, counts in parts])
         for micro, counts in parts:
-            found = self._backward(micro, routing, counts=counts)
+            metrics = self._backward(micro, routing, counts=counts)
             if counts:
-                add_metrics(totals, found)
+                add_metrics(totals, metrics)
         if not self.models.sharded:
             self._add_gradients()
         count({"train_tokens": self.tokens})
@@ -253,11 +253,11 @@ def _of_all(totals: Mapping[str, Tensor], routing: Mapping[str, Tensor]) -> dict
     if world.count() == 1:
         return every
     numbers = torch.stack([part.detach().double() for part in every.values()]).tolist() if every else []
-    mine = dict(zip(every, numbers, strict=True))
-    found: dict[str, Tensor] = {}
-    for part in world.gathered({name: mine[name] for name in totals}):
-        add_metrics(found, {name: torch.tensor(value, dtype=torch.float64) for name, value in part.items()})
-    return found | {name: torch.tensor(mine[name], dtype=torch.float64) for name in routing}
+    local = dict(zip(every, numbers, strict=True))
+    reduced: dict[str, Tensor] = {}
+    for part in world.gathered({name: local[name] for name in totals}):
+        add_metrics(reduced, {name: torch.tensor(value, dtype=torch.float64) for name, value in part.items()})
+    return reduced | {name: torch.tensor(local[name], dtype=torch.float64) for name in routing}
 
 
 def _detached(loss: Loss) -> dict[str, Tensor]:

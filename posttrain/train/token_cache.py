@@ -64,29 +64,29 @@ class MappedRows:
 
     def __init__(self, file: Path) -> None:
         reader = pa.ipc.open_file(pa.memory_map(str(file)))
-        batches = [reader.get_batch(nth) for nth in range(reader.num_record_batches)]
+        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
         self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
         self._parts = [[_flat(batch.column(name)) for name in _LISTS] for batch in batches]
         first = np.concatenate([_numbers(batch.column("first")) for batch in batches] or [np.empty(0)])
         self.starts = np.append(np.flatnonzero(first), len(first))
         self._masked = [np.array(batch.column("mask").is_valid().to_pylist(), dtype=bool) for batch in batches]
         self.prompt_sizes, self.rest_sizes = (
-            np.concatenate([np.diff(part[nth][0]) for part in self._parts] or [np.empty(0, dtype=np.int64)])
-            for nth in (0, 1)
+            np.concatenate([np.diff(part[index][0]) for part in self._parts] or [np.empty(0, dtype=np.int64)])
+            for index in (0, 1)
         )
 
     def row(self, place: int) -> TokenRow:
         """Return one row."""
         part = int(np.searchsorted(self._starts, place, side="right")) - 1
-        nth = place - int(self._starts[part])
-        prompt, rest, mask = (values[at[nth] : at[nth + 1]].tolist() for at, values in self._parts[part])
-        return TokenRow(prompt, rest, [bool(flag) for flag in mask] if self._masked[part][nth] else None)
+        index = place - int(self._starts[part])
+        prompt, rest, mask = (values[at[index] : at[index + 1]].tolist() for at, values in self._parts[part])
+        return TokenRow(prompt, rest, [bool(flag) for flag in mask] if self._masked[part][index] else None)
 
     def prompt_bytes(self, place: int) -> bytes:
         """Return the token ids of a prompt as a key."""
         part = int(np.searchsorted(self._starts, place, side="right")) - 1
-        (at, values), nth = self._parts[part][0], place - int(self._starts[part])
-        key: bytes = values[at[nth] : at[nth + 1]].tobytes()
+        (at, values), index = self._parts[part][0], place - int(self._starts[part])
+        key: bytes = values[at[index] : at[index + 1]].tobytes()
         return key
 
     def stream(self) -> Array:
@@ -104,7 +104,7 @@ def mapped_rows(text: ChatText, frame: pl.DataFrame, encode: Encode, how: str) -
     digest = hashlib.sha256(json.dumps(["".join(frame["id"]), _text_digest(text), how]).encode()).hexdigest()
     file = folder / "tokens" / f"{digest[:32]}.arrow"
     cached = _cached(file)
-    if cached is not None and [cached.row(nth) for nth in range(sum(map(len, first)))] == [*chain(*first)]:
+    if cached is not None and [cached.row(index) for index in range(sum(map(len, first)))] == [*chain(*first)]:
         os.utime(file)
         return cached
     _write(file, frame, encode)
@@ -163,7 +163,7 @@ def _several_cores() -> Iterator[None]:
 
 def _batch(items: Sequence[Sequence[TokenRow]]) -> pa.RecordBatch:
     rows = [*chain(*items)]
-    first = np.fromiter((nth == 0 for item in items for nth in range(len(item))), dtype=np.uint8)
+    first = np.fromiter((index == 0 for item in items for index in range(len(item))), dtype=np.uint8)
     masks = [row.mask for row in rows]
     columns = [list_array([row.prompt for row in rows], np.int32), list_array([row.rest for row in rows], np.int32)]
     unmasked = np.packbits([mask is None for mask in masks], bitorder="little")

@@ -27,7 +27,7 @@ def conversation(row: TableRow, where: str) -> Conversation:
     messages, untrained = row["messages"], frozenset[int]()
     if row.get("fields"):
         fields = json.loads(row["fields"])
-        untrained = frozenset(nth for nth, more in enumerate(fields) if more.pop(WEIGHT, 1) == 0)
+        untrained = frozenset(index for index, more in enumerate(fields) if more.pop(WEIGHT, 1) == 0)
         messages = [{**turn, **more} for turn, more in zip(messages, fields, strict=True)]
     tools = json.loads(row["tools"]) if row.get("tools") else None
     return Conversation(messages, tools, f"{where} id {row['id']}", untrained, row_variables(row))
@@ -81,11 +81,13 @@ def rankings(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -
     answers: dict[bytes, list[int]] = {}
     for place in range(frame.height):
         answers.setdefault(rows.prompt_bytes(place), []).append(place)
-    compared = [mine for mine in answers.values() if len({bool(liked[place]) for place in mine}) == 2]
+    compared = [
+        answer_places for answer_places in answers.values() if len({bool(liked[place]) for place in answer_places}) == 2
+    ]
     if len(compared) < len(answers):
         few = f"{len(answers) - len(compared):,} of {len(answers):,} prompts"
         print(f"{where}: {few} have answers of only one label: dropped")
-    places = np.array([place for mine in compared for place in mine], dtype=np.int64)
+    places = np.array([place for answer_places in compared for place in answer_places], dtype=np.int64)
     starts = np.cumsum([0, *map(len, compared)])
     ranked = Examples(rows, places, starts, {"rank": np.where(liked[places], 0.0, 1.0)})
     return ranked.limited(limit, where, text.context)

@@ -60,7 +60,7 @@ class CachedAttention:
         """`since`: the step with which a row began."""
         self._groups, self._prompts = PromptGroups(none, 0), dict[int, KeyValue]()
         """Of each layer, the prompts' keys and values [P K, T, D]."""
-        self._own: dict[int, KVBuffer] = {}
+        self._buffers: dict[int, KVBuffer] = {}
         self._now, self._first, self._late = -1, 0, False
         self._bias_PT = torch.zeros(0, 1, 0, device=device)
         self._masks: dict[tuple[str, int], Tensor] = {}
@@ -74,13 +74,13 @@ class CachedAttention:
     def nbytes(self) -> int:
         """The memory of all keys and values in bytes."""
         prompts = sum(part.nbytes for pair in self._prompts.values() for part in pair)
-        return prompts + sum(columns.nbytes for columns in self._own.values())
+        return prompts + sum(columns.nbytes for columns in self._buffers.values())
 
     def keep_rows(self, index_R: Tensor) -> None:
         """Drop all other rows and free their memory."""
         self._groups = PromptGroups(self._groups.prompts_R[index_R], self._lengths_P.numel())
         self._since_R = self._since_R[index_R]
-        for columns in self._own.values():
+        for columns in self._buffers.values():
             columns.select(index_R)
         self._recount()
 
@@ -94,16 +94,18 @@ class CachedAttention:
         self._groups = PromptGroups(prompts_R, self._lengths_P.numel())
         self._gather_prompts(before, kept_P, {} if fresh is None else fresh.keys_values)
         self._since_R = torch.cat([self._since_R, torch.full_like(joining_R, self._now + 1)])
-        for columns in self._own.values():
+        for columns in self._buffers.values():
             columns.extend(joining_R.numel())
         self._recount()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Return the attention output of one token per row: [R, H, 1, D] -> [R, 1, H, D]."""
         window = scoring.window
-        if layer not in self._own:
-            self._own[layer] = KVBuffer(self._max_new_tokens if window is None else min(self._max_new_tokens, window))
-        own_keys, own_values = self._own[layer].write(self._now - self._first, key, value)
+        if layer not in self._buffers:
+            self._buffers[layer] = KVBuffer(
+                self._max_new_tokens if window is None else min(self._max_new_tokens, window)
+            )
+        own_keys, own_values = self._buffers[layer].write(self._now - self._first, key, value)
         rows, heads, _, width = query.shape
         kv_heads, used = key.shape[1], own_keys.shape[1]
         query = query.reshape(rows, kv_heads, heads // kv_heads, width) * scoring.scale
@@ -137,7 +139,7 @@ class CachedAttention:
             return
         first, last = (int(bound) for bound in self._since_R.aminmax())
         if first > self._first:
-            for columns in self._own.values():
+            for columns in self._buffers.values():
                 columns.roll(first - self._first)
         self._first, self._late = first, last > first
 

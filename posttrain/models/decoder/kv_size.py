@@ -23,22 +23,22 @@ class LayerSize:
 @torch.no_grad()
 def kv_sizes(model: Any) -> Sequence[LayerSize]:
     """Return the size for each layer; empty for a model without a cache. The result is stored on the model."""
-    found: Sequence[LayerSize] | None = getattr(model, "kv_sizes", None)
-    if found is None:
+    sizes: Sequence[LayerSize] | None = getattr(model, "kv_sizes", None)
+    if sizes is None:
         recorder = _Recorder()
         if not runs_in_rows(model):
             table = model.get_input_embeddings()
             zero = torch.zeros(1, 1, dtype=torch.long, device=table.weight.device)
             hidden_states(model, zero, zero, recorder, table.weight.new_zeros(1, 1, table.embedding_dim))
-        found = model.kv_sizes = tuple(recorder.layers.values())
-    return found
+        sizes = model.kv_sizes = tuple(recorder.layers.values())
+    return sizes
 
 
 def kv_bytes(sizes: Sequence[LayerSize], itemsize: int, max_tokens: int) -> tuple[int, int]:
     """Return the bytes of keys and values per prompt token, and of a completion at its longest."""
-    own = [max_tokens if size.window is None else min(max_tokens, size.window) for size in sizes]
+    longest = [max_tokens if size.window is None else min(max_tokens, size.window) for size in sizes]
     token = sum(size.numbers for size in sizes)
-    return itemsize * token, itemsize * sum(size.numbers * most for size, most in zip(sizes, own, strict=True))
+    return itemsize * token, itemsize * sum(size.numbers * most for size, most in zip(sizes, longest, strict=True))
 
 
 class _Recorder:

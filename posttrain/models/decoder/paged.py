@@ -47,14 +47,14 @@ class PagedAttention:
     """Keys and values of R decoding rows, used like `CachedAttention`. `locate` begins a step."""
 
     def __init__(self, longest_prompt: int, max_new_tokens: int, device: torch.device) -> None:
-        self._own, self._device = own_pages(max_new_tokens), device
+        self._pages_per_row, self._device = own_pages(max_new_tokens), device
         self._prompts: list[_Prompt] = []
         self._rows: list[tuple[_Prompt, list[int]]] = []
         """The prompt of each row, and the row's own pages."""
         self._pools: dict[int, list[Tensor]] = {}
         """Of each layer, all keys and values [pages, PAGE, K, D]; rows that are not there write to page 0."""
         self._size, self._free = 1, list[int]()
-        self._table_RP = torch.zeros(0, longest_prompt // PAGE + self._own, dtype=torch.int32, device=device)
+        self._table_RP = torch.zeros(0, longest_prompt // PAGE + self._pages_per_row, dtype=torch.int32, device=device)
         self.graphs: dict[int, Callable[[Tensor, Tensor], Tensor]] = {}
         """The captured steps by their rows; none after memory has moved."""
 
@@ -84,27 +84,27 @@ class PagedAttention:
 
     def keep_rows(self, index_R: Tensor) -> None:
         """Drop all other rows and free their pages."""
-        kept = index_R.tolist()
-        for place in {*range(len(self._rows))} - {*kept}:
+        places = index_R.tolist()
+        for place in {*range(len(self._rows))} - {*places}:
             self._free += self._rows[place][1]
-        self._rows = [self._rows[place] for place in kept]
+        self._rows = [self._rows[place] for place in places]
         self._write_table()
 
     def admit(self, kept_P: Tensor, fresh: PromptAttention | None, joining_R: Tensor) -> None:
         """Keep these prompts and add fresh prompts. `joining_R`: each new row's index in [*kept, *fresh] prompts."""
-        kept = kept_P.tolist()
-        for place in {*range(len(self._prompts))} - {*kept}:
+        places = kept_P.tolist()
+        for place in {*range(len(self._prompts))} - {*places}:
             self._free += self._prompts[place].pages
         new = [
             _Prompt(length, self._take(-(-length // PAGE))) for length in (fresh.lengths_P.tolist() if fresh else [])
         ]
-        self._prompts = [self._prompts[place] for place in kept] + new
-        joining = [(self._prompts[place], self._take(self._own)) for place in joining_R.tolist()]
+        self._prompts = [self._prompts[place] for place in places] + new
+        joining = [(self._prompts[place], self._take(self._pages_per_row)) for place in joining_R.tolist()]
         self._rows += joining
         self._grow({} if fresh is None else fresh.keys_values)
         if fresh is not None:
             self._store(new, fresh.keys_values)
-        self._copy_ends([(prompt.pages[-1], own[0]) for prompt, own in joining if prompt.length % PAGE])
+        self._copy_ends([(prompt.pages[-1], row_pages[0]) for prompt, row_pages in joining if prompt.length % PAGE])
         self._write_table()
 
     def _take(self, pages: int) -> list[int]:
@@ -129,7 +129,7 @@ class PagedAttention:
         most = max(len(prompt.pages) for prompt in prompts)
         target = self._sent([page for prompt in prompts for page in prompt.pages])
         source = self._sent(
-            [nth * most + page for nth, prompt in enumerate(prompts) for page in range(len(prompt.pages))]
+            [index * most + page for index, prompt in enumerate(prompts) for page in range(len(prompt.pages))]
         )
         for layer in [*keys_values]:
             for pool, part in zip(self._pools[layer], keys_values.pop(layer), strict=True):
@@ -151,9 +151,9 @@ class PagedAttention:
             self._table_RP = self._table_RP.new_zeros(batch_rows(len(self._rows)), self._table_RP.shape[1])
             self._ends = torch.arange(self._table_RP.shape[0] + 1, dtype=torch.int32, device=self._device)
         table = torch.zeros(self._table_RP.shape, dtype=torch.int32)
-        for nth, (prompt, own) in enumerate(self._rows):
-            pages = [*prompt.pages[: prompt.length // PAGE], *own]
-            table[nth, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
+        for index, (prompt, row_pages) in enumerate(self._rows):
+            pages = [*prompt.pages[: prompt.length // PAGE], *row_pages]
+            table[index, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
         self._table_RP.copy_(sent(table, self._device))
 
     def _sent(self, places: list[int]) -> Tensor:

@@ -47,8 +47,8 @@ def is_adapter(folder: Path) -> bool:
 
 def config_file(folder: Path) -> Path:
     """Return the config file of the folder's model, whole or adapter. Earlier adapters have config.json."""
-    own = folder / ADAPTED_CONFIG
-    return own if own.is_file() else folder / "config.json"
+    adapted = folder / ADAPTED_CONFIG
+    return adapted if adapted.is_file() else folder / "config.json"
 
 
 def whole_model(folder: Path) -> Path:

@@ -24,7 +24,7 @@ def _faults(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     rows = config.get("vocab_size")
     for name, value in config.items():
         if isinstance(value, Mapping):
-            yield from ((f"{name}.{inner}", found, why) for inner, found, why in _faults(value))
+            yield from ((f"{name}.{inner}", given, why) for inner, given, why in _faults(value))
         elif name == "eos_token_id" and isinstance(rows, int):
             for token in value if isinstance(value, list) else [] if value is None else [value]:
                 if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < rows:

@@ -46,8 +46,8 @@ def scorer_name(model_type: str) -> str:
         MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     )
 
-    own = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(model_type)
-    return own or re.sub("(ForCausalLM|LMHeadModel)$", "", MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]) + SUFFIX
+    listed = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(model_type)
+    return listed or re.sub("(ForCausalLM|LMHeadModel)$", "", MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]) + SUFFIX
 
 
 def model_class(config: Any) -> Any:
@@ -90,8 +90,8 @@ def _generic(name: str, model_type: str) -> Any:
     causal = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type])
     family = next(cls for cls in causal.__mro__ if cls.__name__.endswith("PreTrainedModel"))
     # transformers converts weights for classes of its own modules only
-    own = {"__module__": family.__module__, "base_model_prefix": family.base_model_prefix or "model"}
-    return type(name, (GenericForSequenceClassification, family), own)
+    attributes = {"__module__": family.__module__, "base_model_prefix": family.base_model_prefix or "model"}
+    return type(name, (GenericForSequenceClassification, family), attributes)
 
 
 OLD_BUFFERS = re.compile(r"(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$")
@@ -169,8 +169,8 @@ def _check_fit(info: dict[str, Any], folder: Path) -> None:
     faults = [f"missing {name}" for name in sorted(info["missing_keys"])]
     faults += [f"unexpected {name}" for name in sorted(info["unexpected_keys"]) if not OLD_BUFFERS.search(name)]
     faults += [
-        f"{name} has shape {list(theirs)}, expected {list(mine)}"
-        for name, theirs, mine in sorted(info["mismatched_keys"])
+        f"{name} has shape {list(stored)}, expected {list(expected)}"
+        for name, stored, expected in sorted(info["mismatched_keys"])
     ]
     _refuse(faults, folder)
 

@@ -59,10 +59,10 @@ def _warn_of_lost_training(model: Any, start: WeightFiles, dtype: torch.dtype) -
         if name not in start or list(start.later(name).get_shape()) != list(part.shape):
             continue
         pieces = (torch.split(flat.flatten(), PIECE) for flat in (part.detach().cpu(), start.tensor(name)))
-        for mine, before in zip(*pieces, strict=True):
-            moved = mine != before.float()
+        for trained, before in zip(*pieces, strict=True):
+            moved = trained != before.float()
             changed += int(moved.sum())
-            undone += int((moved & (mine.to(dtype) == before.to(dtype))).sum())
+            undone += int((moved & (trained.to(dtype) == before.to(dtype))).sum())
     if undone > MAX_UNDONE * changed:
         print(
             f"{start.folder}: saving in {kind(dtype)} rounds {undone / changed:.0%} of the weights that training "
@@ -76,37 +76,39 @@ def _dtype_of(model: Any, name: str, dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if keeps_float32(model, name, dtype) else dtype
 
 
-def saved_layout(model: Any, dtype: torch.dtype, own: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+def saved_layout(model: Any, dtype: torch.dtype, tensors: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """Return every tensor that `saved_tensors` yields, without memory for values."""
-    own = unshared(model) if own is None else own
+    tensors = unshared(model) if tensors is None else tensors
 
     def empty(name: str, part: Tensor) -> Tensor:
         return torch.empty(part.shape, dtype=_dtype_of(model, name, dtype), device="meta")
 
-    return dict(_hub_layout(model, own, empty))
+    return dict(_hub_layout(model, tensors, empty))
 
 
 def saved_tensors(
-    model: Any, dtype: torch.dtype, own: Mapping[str, Tensor] | None = None
+    model: Any, dtype: torch.dtype, tensors: Mapping[str, Tensor] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor with its name and dtype on disk, in host memory.
 
-    `own`: the model's tensors, if they are not those in its modules.
+    `tensors`: the model's tensors, if they are not those in its modules.
     """
-    own = unshared(model) if own is None else own
+    tensors = unshared(model) if tensors is None else tensors
     copy = is_sharded(model)  # FSDP frees what it has gathered, which it cannot once numpy has seen it
-    return _hub_layout(model, own, lambda name, part: part.detach().to("cpu", _dtype_of(model, name, dtype), copy=copy))
+    return _hub_layout(
+        model, tensors, lambda name, part: part.detach().to("cpu", _dtype_of(model, name, dtype), copy=copy)
+    )
 
 
 def streamed_tensors(
-    model: Any, dtype: torch.dtype, own: Mapping[str, Tensor] | None = None
+    model: Any, dtype: torch.dtype, tensors: Mapping[str, Tensor] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor with its name on disk, one at a time, whole and on its device.
 
     Its dtype is `dtype` if it is sharded, the saved one if transformers converts the family, else the model's. If the
     model is sharded, the other processes must call `whole_on_first` for the same tensors.
     """
-    own = unshared(model) if own is None else own
+    tensors = unshared(model) if tensors is None else tensors
     joins = converts(model)
 
     def change(name: str, part: Tensor) -> Tensor:
@@ -114,7 +116,7 @@ def streamed_tensors(
         part = whole_on_first(part, dtype) if is_divided(part) else part.detach()
         return part.to("cpu", saved) if joins else part
 
-    return _hub_layout(model, own, change)
+    return _hub_layout(model, tensors, change)
 
 
 def converts(model: Any) -> bool:
@@ -122,8 +124,8 @@ def converts(model: Any) -> bool:
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import PrefixChange
 
-    found = get_model_conversion_mapping(model, add_legacy=False)
-    return any(not isinstance(one, PrefixChange) for one in found)
+    changes = get_model_conversion_mapping(model, add_legacy=False)
+    return any(not isinstance(one, PrefixChange) for one in changes)
 
 
 LAYER = re.compile(r".*?\.\d+\.")
@@ -149,8 +151,8 @@ def _hub_layout(
 
 def _layer(name: str) -> str:
     """Return the common prefix of a layer's tensor names; empty for other tensors."""
-    found = LAYER.match(name)
-    return found.group() if found else ""
+    match = LAYER.match(name)
+    return match.group() if match else ""
 
 
 def unshared(model: nn.Module) -> dict[str, Tensor]:

@@ -176,10 +176,10 @@ def _merged(base: Base, config: Any, adapter: dict[str, Any], tensors: dict[str,
     if config.architectures[0] == scorer_name(config.model_type) and not is_scorer(model):
         model = scorer_of(model, str(base.folder))
     merge_into(model, adapter, tensors, where)
-    own, inherited = config.to_dict(), model.config.to_dict()
-    for name in inherited.keys() - own.keys():
+    config_values, inherited = config.to_dict(), model.config.to_dict()
+    for name in inherited.keys() - config_values.keys():
         delattr(model.config, name)
-    for name, value in own.items():
+    for name, value in config_values.items():
         if name != "dtype" and inherited.get(name) != value:
             setattr(model.config, name, value)
     return model
@@ -187,13 +187,13 @@ def _merged(base: Base, config: Any, adapter: dict[str, Any], tensors: dict[str,
 
 def _base(manifest: dict[str, Any], folder: Path) -> Base:
     """Return the frozen model of an adapter, from the adapter's manifest."""
-    found = manifest.get(BASE)
-    if not isinstance(found, dict) or {*map(type, found.values())} != {str} or found.keys() != {*Base._fields}:
+    base = manifest.get(BASE)
+    if not isinstance(base, dict) or {*map(type, base.values())} != {str} or base.keys() != {*Base._fields}:
         fix = "Merge it into its model with peft (merge_and_unload), and give the folder of the whole model"
         raise ModelError(what="this adapter was not trained by posttrain", where=str(folder), fix=fix)
     # the workspace is the current folder, or that of the adapter
-    places = [Path(found["folder"]), *(parent / found["folder"] for parent in folder.resolve().parents)]
-    return Base(next((place for place in places if place.is_dir()), places[0]), found["manifest"], found["format"])
+    places = [Path(base["folder"]), *(parent / base["folder"] for parent in folder.resolve().parents)]
+    return Base(next((place for place in places if place.is_dir()), places[0]), base["manifest"], base["format"])
 
 
 def load_config(folder: Path) -> Any:
@@ -323,13 +323,13 @@ def _manifest(folder: Path) -> dict[str, Any]:
     """Return the folder's expected contents; empty for a model from elsewhere, which has no manifest."""
     file = folder / MANIFEST
     try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        manifest = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(what=f"cannot be read ({error})", where=str(file), fix=REWRITE) from error
-    if not isinstance(found, dict):
+    if not isinstance(manifest, dict):
         raise ModelError(what="does not contain a JSON object", where=str(file), fix=REWRITE)
-    check_format(found.pop(FORMAT, 1), MODELS, str(file), ModelError)
-    return found
+    check_format(manifest.pop(FORMAT, 1), MODELS, str(file), ModelError)
+    return manifest
 
 
 def _check_digests(weights: WeightFiles) -> None:
@@ -338,8 +338,8 @@ def _check_digests(weights: WeightFiles) -> None:
     if not listed:
         return
     with ThreadPoolExecutor(READERS) as readers:  # hashing leaves Python to others
-        found = dict(zip(weights, readers.map(lambda name: describe(weights.tensor(name)), weights), strict=True))
-    if found != listed:
+        digests = dict(zip(weights, readers.map(lambda name: describe(weights.tensor(name)), weights), strict=True))
+    if digests != listed:
         raise ModelError(what=f"the weights do not match {MANIFEST}", where=str(weights.folder), fix=REWRITE)
 
 

@@ -131,8 +131,8 @@ def written_template(root: Path, folder: Path | None, chat_template: str | None)
         file = root / chat_template
         return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
     files = [root / folder / name for name in ("chat_template.jinja", "tokenizer_config.json")] if folder else []
-    found = [file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()]
-    return "\n".join(found) if found else None
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()]
+    return "\n".join(texts) if texts else None
 
 
 def _read_template(file: str) -> str:
@@ -198,8 +198,8 @@ def _convert(folder: Path, target: Path) -> None:
     config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     listed = folder / "special_tokens_map.json"
     stated = config | (json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else {})
-    found = tokenizer.special_tokens_map
-    config |= {name: token for name, token in found.items() if name != "eos_token" or name in stated}
+    special = tokenizer.special_tokens_map
+    config |= {name: token for name, token in special.items() if name != "eos_token" or name in stated}
     if tokenizer.chat_template:
         config["chat_template"] = tokenizer.chat_template
     config["tokenizer_class"] = "PreTrainedTokenizerFast"

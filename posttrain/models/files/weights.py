@@ -152,7 +152,7 @@ def write_shards(
     added to each file's own. `described`: False if the digests are not needed, because they take as long as writing.
     """
     shards = shards_of(layout, shard_bytes)
-    found: dict[str, Any] = {}
+    described_tensors: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         files: dict[str, TensorFile] = {}
         for file, shard in shards.items():
@@ -160,11 +160,11 @@ def write_shards(
             files |= dict.fromkeys(shard, opened)
         for name, part in tensors:
             files[name].write(name, part)
-            found[name] = describe(part) if described else {}
-    if found.keys() != layout.keys():
-        raise RuntimeError(f"not written: {sorted(layout.keys() - found.keys())}")
+            described_tensors[name] = describe(part) if described else {}
+    if described_tensors.keys() != layout.keys():
+        raise RuntimeError(f"not written: {sorted(layout.keys() - described_tensors.keys())}")
     write_index(shards, folder)
-    return found
+    return described_tensors
 
 
 def shards_of(layout: Mapping[str, Tensor], shard_bytes: int) -> dict[str, dict[str, Tensor]]:
@@ -179,7 +179,7 @@ def shards_of(layout: Mapping[str, Tensor], shard_bytes: int) -> dict[str, dict[
         filled += part.nbytes
     if len(shards) == 1:
         return {WEIGHTS: shards[0]}
-    return {f"model-{nth:05d}-of-{len(shards):05d}.safetensors": shard for nth, shard in enumerate(shards, 1)}
+    return {f"model-{number:05d}-of-{len(shards):05d}.safetensors": shard for number, shard in enumerate(shards, 1)}
 
 
 def write_index(shards: Mapping[str, Mapping[str, Tensor]], folder: Path) -> None:

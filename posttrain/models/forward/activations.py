@@ -83,8 +83,8 @@ def selective(layer: Callable[..., Any], *inputs: Any) -> Any:
 def _policy(context: Any, operator: Any, *inputs: Any, **_: Any) -> CheckpointPolicy:
     del context
     name = operator.overloadpacket.__name__
-    kept = name in ATTENTION or (name in PRODUCTS and not _is_small(*inputs[-2:]))
-    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+    is_kept = name in ATTENTION or (name in PRODUCTS and not _is_small(*inputs[-2:]))
+    return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def _is_small(left: Tensor, right: Tensor) -> bool:
@@ -106,8 +106,8 @@ def _sent_away(part: Tensor) -> Tensor | _Offloaded:
     return _Offloaded(part) if part.is_cuda else part
 
 
-def _brought_back(kept: Tensor | _Offloaded) -> Tensor:
-    return kept.fetched() if isinstance(kept, _Offloaded) else kept
+def _brought_back(saved: Tensor | _Offloaded) -> Tensor:
+    return saved.fetched() if isinstance(saved, _Offloaded) else saved
 
 
 class _Offloaded:
@@ -139,9 +139,9 @@ class _Offloaded:
         now = torch.cuda.current_stream(self._device)
         now.wait_stream(self._stream)
         back.record_stream(now)
-        for found in (reference() for reference in self._before):
-            if found is not None:
-                found._fetch()
+        for earlier in (reference() for reference in self._before):
+            if earlier is not None:
+                earlier._fetch()
         return back
 
     def _fetch(self) -> Tensor:

@@ -24,9 +24,9 @@ class AdaptedLinear(nn.Module):
         """Return the layer's output, by one operation on CUDA if the adapter is plain, else by PEFT's code."""
         usual = x.is_cuda and not args and not named and not torch.compiler.is_compiling() and not SELECTING
         if usual and torch.backends.cuda.flash_sdp_enabled():  # type: ignore[no-untyped-call]
-            found = adapted_output(self, x)
-            if found is not None:
-                return found
+            output = adapted_output(self, x)
+            if output is not None:
+                return output
         return super().forward(x, *args, **named)
 
 
@@ -58,9 +58,9 @@ class _Adapted(torch.autograd.Function):
 def fuse_adapters(model: Any) -> None:
     """Let PEFT's linear layers of a model use this file's operation, in place."""
     for _, layer in adapted_layers(model):
-        own: Any = type(layer)
-        if own.__name__ == "Linear" and not isinstance(layer, AdaptedLinear):
-            layer.__class__ = _fused(own)
+        kind: Any = type(layer)
+        if kind.__name__ == "Linear" and not isinstance(layer, AdaptedLinear):
+            layer.__class__ = _fused(kind)
 
 
 @cache

@@ -71,8 +71,8 @@ def compiled(models: Iterable[Any], *, on: bool) -> Iterator[None]:
 def _attention_of(models: Sequence[Any], layers: Sequence[Any]) -> AbstractContextManager[None]:
     """Return a context in which attention is traced, if all layers and their kernel permit it, or not compiled."""
     heads = {heads_of(model) for model in models} if all(map(has_usual_code, layers)) else {None}
-    found = heads.pop() if len(heads) == 1 else None
-    return attention_uncompiled() if found is None else tracing(found)
+    common = heads.pop() if len(heads) == 1 else None
+    return attention_uncompiled() if common is None else tracing(common)
 
 
 def _forward(layer: Any, plain: Callable[..., Any], body: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
@@ -93,8 +93,8 @@ def compiled_layers(model: Any) -> list[Any]:
         "it only runs in padded rows": runs_in_rows(model),
         "transformers does not list layers of it that can be compiled separately": not layers,
     }
-    if found := [reason for reason, holds in reasons.items() if holds]:
-        what = f"compile = true, and {type(model).__name__} cannot be compiled: {found[0]}"
+    if refused := [reason for reason, holds in reasons.items() if holds]:
+        what = f"compile = true, and {type(model).__name__} cannot be compiled: {refused[0]}"
         raise ModelError(what=what, where=HOST.settings_file, fix="Remove it, or set compile: false")
     return layers
 

@@ -104,11 +104,11 @@ def _fault(kind: str, heads: Heads) -> str | None:
             _activate(None)
             expected = _results(heads, window)
             _activate(kind)
-            found, again = _results(heads, window), _results(heads, window)
-            for one, other in zip(found, expected, strict=True):
+            results, again = _results(heads, window), _results(heads, window)
+            for one, other in zip(results, expected, strict=True):
                 if not float((one - other).abs().max()) <= TOLERANCE * float(other.abs().max()):
                     return "it gives other values"
-            if deterministic and not all(map(torch.equal, found, again)):
+            if deterministic and not all(map(torch.equal, results, again)):
                 return "it is not deterministic"
     except FAULTS as error:
         return _short(error)

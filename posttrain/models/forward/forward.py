@@ -214,9 +214,9 @@ def hidden_states(
     model: Any, ids: Tensor, positions: Tensor, attention: Attention, embedded: Tensor | None = None
 ) -> Tensor:
     """Return the last hidden states [B, N, D] of ids [B, N], or of their embeddings [B, N, D] if given."""
-    own = backbone(model).config.get_text_config()._attn_implementation
-    if own != NAME:  # it would not look at `posttrain_attention`: rows of a packed batch would see each other
-        what, fix = f"its attention is {own!r}, not {NAME!r}", f"Call model.set_attn_implementation({NAME!r})"
+    name = backbone(model).config.get_text_config()._attn_implementation
+    if name != NAME:  # it would not look at `posttrain_attention`: rows of a packed batch would see each other
+        what, fix = f"its attention is {name!r}, not {NAME!r}", f"Call model.set_attn_implementation({NAME!r})"
         raise ModelError(what=what, where=type(model).__name__, fix=fix)
     inputs = {"input_ids": ids} if embedded is None else {"inputs_embeds": embedded}
     output = backbone(model)(**inputs, position_ids=positions, posttrain_attention=attention, use_cache=False)

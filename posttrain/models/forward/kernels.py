@@ -67,8 +67,8 @@ def liger_version() -> str:
 def norm(x_RD: Tensor, weight_D: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """Return the norm of each row, and 1 / rms [R]."""
     if _in_one(x_RD):
-        found: tuple[Any, ...] = _ops().rms_norm_forward(x_RD, weight_D, epsilon, OFFSET, LLAMA, None)
-        return found[0], found[2]
+        results: tuple[Any, ...] = _ops().rms_norm_forward(x_RD, weight_D, epsilon, OFFSET, LLAMA, None)
+        return results[0], results[2]
     scale_R = (x_RD.float().square().mean(-1) + epsilon).rsqrt()
     return (x_RD.float() * scale_R[:, None]).to(x_RD.dtype) * weight_D, scale_R
 
@@ -79,18 +79,20 @@ def norm_backward(
     """Return the gradients with respect to x, in the memory of `grad`, and to the weight if `weighed`."""
     if _in_one(x_RD):
         size, warps = _settings(x_RD)
-        found: tuple[Tensor, Tensor | None] = _ops().rms_norm_backward(
+        results: tuple[Tensor, Tensor | None] = _ops().rms_norm_backward(
             grad_RD, x_RD, weight_D, scale_R, OFFSET, LLAMA, size, warps, True, None, weighed
         )
-        return found
+        return results
     return _plain_norm_backward(grad_RD, None, x_RD, weight_D, scale_R, weighed=weighed)
 
 
 def add_norm(x_RD: Tensor, residual_RD: Tensor, weight_D: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return the norm of each row of x + residual, 1 / rms [R], and x + residual."""
     if _in_one(x_RD):
-        found: tuple[Any, ...] = _ops().fused_add_rms_norm_forward(x_RD, residual_RD, weight_D, epsilon, OFFSET, LLAMA)
-        return found[0], found[2], found[1]
+        results: tuple[Any, ...] = _ops().fused_add_rms_norm_forward(
+            x_RD, residual_RD, weight_D, epsilon, OFFSET, LLAMA
+        )
+        return results[0], results[2], results[1]
     total_RD = x_RD + residual_RD
     return *norm(total_RD, weight_D, epsilon), total_RD
 
@@ -104,10 +106,10 @@ def add_norm_backward(
     """
     if _in_one(sum_RD):
         size, warps = _settings(sum_RD)
-        found: tuple[Tensor, Tensor, Tensor | None] = _ops().fused_add_rms_norm_backward(
+        results: tuple[Tensor, Tensor, Tensor | None] = _ops().fused_add_rms_norm_backward(
             grad_RD, grad_sum_RD, sum_RD, weight_D, scale_R, OFFSET, LLAMA, size, warps, 2, True, weighed
         )
-        return found[0], found[2]
+        return results[0], results[2]
     return _plain_norm_backward(grad_RD, grad_sum_RD, sum_RD, weight_D, scale_R, weighed=weighed)
 
 
@@ -137,8 +139,8 @@ def swiglu(both_R2D: Tensor) -> Tensor:
 def swiglu_backward(grad_RD: Tensor, both_R2D: Tensor) -> Tensor:
     """Return the gradient with respect to both halves."""
     if _in_one(both_R2D):
-        found: Tensor = _ops().swiglu_fused_gate_up_backward(both_R2D, grad_RD)
-        return found
+        gradient: Tensor = _ops().swiglu_fused_gate_up_backward(both_R2D, grad_RD)
+        return gradient
     gate, up = (part.float() for part in both_R2D.chunk(2, dim=1))
     grad, sigmoid = grad_RD.float(), gate.sigmoid()
     of_gate = grad * up * sigmoid * (1 + gate * (1 - sigmoid))
@@ -187,9 +189,9 @@ def _in_one(part: Tensor) -> bool:
 
 
 def _ops() -> Any:
-    found = liger()
-    assert found is not None, "check `liger` first"
-    return found
+    functions = liger()
+    assert functions is not None, "check `liger` first"
+    return functions
 
 
 def _settings(x_RD: Tensor) -> tuple[int, int]:

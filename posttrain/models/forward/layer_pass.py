@@ -98,48 +98,48 @@ class _QueryKeyValue(torch.autograd.Function):
         y_ND, scale_N = kernels.norm(x_ND, parts.before.weight, parts.before.epsilon)
         made = [product(y_ND, matrix) for matrix in parts.qkv]
         query, key, value = (part.view(len(part), -1, parts.size) for part, _ in made)
-        kept: list[Any] = []
+        saved: list[Any] = []
         if parts.heads is not None:
-            kept, normed = [query, key], []
-            for part, norm in zip(kept[:], parts.heads, strict=True):
+            saved, normed = [query, key], []
+            for part, norm in zip(saved[:], parts.heads, strict=True):
                 out, scale = kernels.norm(part.flatten(0, 1), norm.weight, norm.epsilon)
                 normed.append(out.view(part.shape))
-                kept.append(scale)
+                saved.append(scale)
             query, key = normed
         kernels.rotate_(query, key, cos_NS, sin_NS)
         lows = [low for _, low in made]
         again = None if parts.selective else y_ND
-        ctx.save_for_backward(x_ND, again, scale_N, cos_NS, sin_NS, *lows, *kept, *tensors)
-        ctx.parts, ctx.kept = parts, len(kept)
+        ctx.save_for_backward(x_ND, again, scale_N, cos_NS, sin_NS, *lows, *saved, *tensors)
+        ctx.parts, ctx.kept = parts, len(saved)
         return query, key, value, x_ND.view_as(x_ND)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         x_ND, y_ND, scale_N, cos_NS, sin_NS, *rest = ctx.saved_tensors
-        lows, kept, parts, needs = rest[:3], rest[3 : 3 + ctx.kept], ctx.parts, ctx.needs_input_grad[4:]
+        lows, saved, parts, needs = rest[:3], rest[3 : 3 + ctx.kept], ctx.parts, ctx.needs_input_grad[4:]
         if y_ND is None:
             y_ND, _ = kernels.norm(x_ND, parts.before.weight, parts.before.epsilon)
         query, key, value, residual = (part.contiguous() for part in grads)
         kernels.rotate_(query, key, cos_NS, sin_NS, back=True)
-        found: list[Any] = [None] * len(needs)
+        gradients: list[Any] = [None] * len(needs)
         slopes = [part.flatten(0, 1) for part in (query, key)]
-        for place in range(2 if kept else 0):
-            x, scale, weight = kept[place].flatten(0, 1), kept[2 + place], _summed(parts.heads[place].weight)
-            slopes[place], found[1 + place] = kernels.norm_backward(
+        for place in range(2 if saved else 0):
+            x, scale, weight = saved[place].flatten(0, 1), saved[2 + place], _summed(parts.heads[place].weight)
+            slopes[place], gradients[1 + place] = kernels.norm_backward(
                 slopes[place], x, weight, scale, weighed=needs[1 + place]
             )
         total: Tensor | None = None
         flat = [part.view(len(x_ND), -1) for part in (*slopes, value)]
         for place, (slope, matrix) in enumerate(zip(flat, parts.qkv, strict=True)):
-            mine = slice(3 + TENSORS * place, 3 + TENSORS * (place + 1))
+            span = slice(3 + TENSORS * place, 3 + TENSORS * (place + 1))
             total, low = slope_through(slope, matrix, total)
-            found[mine] = weight_gradients(slope, y_ND, lows[place], low, matrix, needs[mine])
+            gradients[span] = weight_gradients(slope, y_ND, lows[place], low, matrix, needs[span])
         assert total is not None
-        of_x, found[0] = kernels.add_norm_backward(
+        of_x, gradients[0] = kernels.add_norm_backward(
             total, residual, x_ND, _summed(parts.before.weight), scale_N, weighed=needs[0]
         )
-        return of_x, None, None, None, *found
+        return of_x, None, None, None, *gradients
 
 
 class _Rest(torch.autograd.Function):
@@ -169,20 +169,20 @@ class _Rest(torch.autograd.Function):
         if y_ND is None:
             y_ND, _ = kernels.norm(sum_ND, parts.after.weight, parts.after.epsilon)
             inner = kernels.swiglu(both)
-        found: list[Any] = [None] * len(needs)
-        places = [slice(1 + TENSORS * nth, 1 + TENSORS * (nth + 1)) for nth in range(4)]
+        gradients: list[Any] = [None] * len(needs)
+        places = [slice(1 + TENSORS * number, 1 + TENSORS * (number + 1)) for number in range(4)]
         out, down = parts.out, parts.down
         of_inner, low = slope_through(grad, down, None)
-        found[places[3]] = weight_gradients(grad, inner, low_down, low, down, needs[places[3]])
+        gradients[places[3]] = weight_gradients(grad, inner, low_down, low, down, needs[places[3]])
         of_both = kernels.swiglu_backward(of_inner, both)
         needed = [needs[place] for place in places[1:3]]
-        of_y, found[places[1]], found[places[2]] = _gate_up_backward(of_both, y_ND, parts.gate_up, lows, needed)
-        of_sum, found[0] = kernels.add_norm_backward(
+        of_y, gradients[places[1]], gradients[places[2]] = _gate_up_backward(of_both, y_ND, parts.gate_up, lows, needed)
+        of_sum, gradients[0] = kernels.add_norm_backward(
             of_y, grad, sum_ND, _summed(parts.after.weight), scale_N, weighed=needs[0]
         )
         of_mixed, low = slope_through(of_sum, out, None)
-        found[places[0]] = weight_gradients(of_sum, mixed, low_out, low, out, needs[places[0]])
-        return of_mixed, of_sum, None, *found
+        gradients[places[0]] = weight_gradients(of_sum, mixed, low_out, low, out, needs[places[0]])
+        return of_mixed, of_sum, None, *gradients
 
 
 def _gate_up(y_ND: Tensor, pair: tuple[Matrix, Matrix]) -> tuple[Tensor, list[Tensor | None]]:
@@ -206,17 +206,17 @@ def _gate_up_backward(
     weights: list[Any] = [None, None]
     if whole is not None and needs[0][0] and needs[1][0]:
         weights = list(torch.split(outer(grad, y_ND, pair[0].weight), width))
-    found: list[tuple[Any, ...]] = []
+    gradients: list[tuple[Any, ...]] = []
     for place, (slope, matrix) in enumerate(zip(torch.split(grad, width, dim=1), pair, strict=True)):
         if whole is None or total is None:
             total, low = slope_through(slope, matrix, total)
         else:
             total, low = add_adapter_slope_(slope, matrix, total)
-        mine = needs[place] if weights[place] is None else (False, *needs[place][1:])
-        of_weight, *others = weight_gradients(slope, y_ND, lows[place], low, matrix, mine)
-        found.append((weights[place] if of_weight is None else of_weight, *others))
+        needed = needs[place] if weights[place] is None else (False, *needs[place][1:])
+        of_weight, *others = weight_gradients(slope, y_ND, lows[place], low, matrix, needed)
+        gradients.append((weights[place] if of_weight is None else of_weight, *others))
     assert total is not None
-    return total, found[0], found[1]
+    return total, gradients[0], gradients[1]
 
 
 def layer_output(

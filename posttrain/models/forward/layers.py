@@ -42,10 +42,10 @@ class FusedLayer(nn.Module):
         if not args and type(attention) is PackedAttention and positions is not None and _takes(hidden_states):
             selects = self.training and getattr(self, "_gradient_checkpointing_func", None) is selective
             scoring = self.posttrain_scoring
-            found = layer_output(self, hidden_states, positions, attention, scoring, selects=selects)
-            if found is not None:
+            output = layer_output(self, hidden_states, positions, attention, scoring, selects=selects)
+            if output is not None:
                 _record(FUSED)
-                return found
+                return output
         if type(attention) is PackedAttention and hidden_states.is_cuda:
             _record(PLAIN)
         return plain_forward(self)(self, hidden_states, *args, **named)  # `activations` has been seen to
@@ -73,9 +73,11 @@ def _record(layers: str) -> None:
 def plain_forward(layer: Any) -> Callable[..., Any]:
     """Return the forward function of the class of a layer or of its part, without the code for `activations`."""
     kinds: Any = type(layer).__mro__
-    own = next(kind for kind in kinds if not issubclass(kind, FusedLayer) and hasattr(kind, "forward"))
-    found: Callable[..., Any] = own.forward.__wrapped__ if hasattr(layer, "gradient_checkpointing") else own.forward
-    return found
+    plain_kind = next(kind for kind in kinds if not issubclass(kind, FusedLayer) and hasattr(kind, "forward"))
+    forward: Callable[..., Any] = (
+        plain_kind.forward.__wrapped__ if hasattr(layer, "gradient_checkpointing") else plain_kind.forward
+    )
+    return forward
 
 
 def fuse_layers(model: Any) -> None:
@@ -95,8 +97,8 @@ def fuse_layers(model: Any) -> None:
 
 def _fuse(layer: Any, scoring: Scoring | None) -> None:
     if scoring is not None and not isinstance(layer, FusedLayer):
-        own: Any = type(layer)
-        layer.__class__ = _fused(own)
+        kind: Any = type(layer)
+        layer.__class__ = _fused(kind)
         layer.posttrain_scoring = scoring
 
 
@@ -107,9 +109,9 @@ def fused_of(model: Any) -> list[tuple[float, int | None] | None]:
     return [None if scoring is None else (scoring.scale, scoring.window) for scoring in scorings]
 
 
-def fuse_alike(model: Any, found: Sequence[Sequence[Any] | None]) -> None:
+def fuse_alike(model: Any, scorings: Sequence[Sequence[Any] | None]) -> None:
     """Make a model without values run the same operations as the model that `fused_of` was called on."""
-    for layer, scoring in zip(getattr(backbone(model), "layers", ()), found, strict=True):
+    for layer, scoring in zip(getattr(backbone(model), "layers", ()), scorings, strict=True):
         _fuse(layer, None if scoring is None else Scoring(*scoring))
 
 
@@ -180,7 +182,7 @@ def _checked_scoring(layer: Any, core: Any) -> Scoring | None:
     packed = pack([TokenRow([0], [0, 0, 0]), TokenRow([1], [0])]).to(device)
     recorder, draw = _ScoringRecorder(packed), torch.Generator().manual_seed(0)
     hidden = torch.randn(1, packed.ids_N.numel(), core.config.hidden_size, generator=draw).to(device)
-    places, own = packed.positions_N[None], core.config._attn_implementation
+    places, attention_name = packed.positions_N[None], core.config._attn_implementation
     try:
         core.config._attn_implementation = NAME
         positions = core.rotary_emb(hidden, places)
@@ -189,11 +191,11 @@ def _checked_scoring(layer: Any, core: Any) -> Scoring | None:
         scoring = recorder.scoring
         if scoring is None or not scoring.plain:
             return None
-        found = layer_output(layer, hidden, positions, PackedAttention(packed), scoring)
+        output = layer_output(layer, hidden, positions, PackedAttention(packed), scoring)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         return None
     finally:
-        core.config._attn_implementation = own
-    if found is None or not torch.allclose(found, expected, rtol=0, atol=TOLERANCE * float(expected.abs().max())):
+        core.config._attn_implementation = attention_name
+    if output is None or not torch.allclose(output, expected, rtol=0, atol=TOLERANCE * float(expected.abs().max())):
         return None
     return scoring

@@ -179,10 +179,10 @@ class _Tile:
     def rounded_grad(self, grad_logp: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the gradient of `logp` only, in a 16-bit dtype, in one pass, rounded once like `grad_logits_`."""
         scale, target = -grad_logp[:, None], self.target[:, None]
-        own = torch.addcmul(grad_logp[:, None], self.p.gather(1, target), scale)
+        target_grad = torch.addcmul(grad_logp[:, None], self.p.gather(1, target), scale)
         grad = torch.mul(self.p, scale, out=torch.empty_like(self.p, dtype=dtype))
         with unsorted():
-            return grad.scatter_(1, target, own.to(dtype))
+            return grad.scatter_(1, target, target_grad.to(dtype))
 
 
 def _tile(hidden: Tensor, head: Head, target: Tensor, temperature: float, kept: Kept | None) -> _Tile:

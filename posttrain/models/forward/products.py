@@ -103,16 +103,16 @@ def outer(grad: Tensor, x: Tensor, weight: Any, scale: float = 1.0) -> Tensor:
     """Return scale grad^T x, the gradient with respect to the weight of x W^T, in the dtype of its sums."""
     dtype = sums_in(weight)
     if dtype == grad.dtype or not grad.is_cuda:
-        found = (grad.t() @ x).to(dtype)
+        product = (grad.t() @ x).to(dtype)
     else:  # CUDA returns its accumulated sum
-        found = torch.mm(grad.t(), x, out_dtype=dtype)
-    return found if scale == 1.0 else found.mul_(scale)
+        product = torch.mm(grad.t(), x, out_dtype=dtype)
+    return product if scale == 1.0 else product.mul_(scale)
 
 
 def sums_in(weight: Any) -> torch.dtype:
     """Return the dtype of a weight's `.grad`."""
-    found: torch.dtype = getattr(weight, "grad_dtype", None) or weight.dtype
-    return found
+    dtype: torch.dtype = getattr(weight, "grad_dtype", None) or weight.dtype
+    return dtype
 
 
 def joined(first: Matrix, second: Matrix) -> Tensor | None:

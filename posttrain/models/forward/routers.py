@@ -46,7 +46,7 @@ class RoutingSums:
 
     def __add__(self, other: RoutingSums) -> RoutingSums:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return RoutingSums(*(mine + theirs for mine, theirs in pairs))
+        return RoutingSums(*(ours + theirs for ours, theirs in pairs))
 
     def detach(self) -> RoutingSums:
         """Return the sums without gradient."""

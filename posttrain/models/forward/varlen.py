@@ -106,8 +106,8 @@ def kernel() -> Callable[..., Any] | None:
 
 def takes_pages(head: Tensor) -> bool:
     """Tell whether the kernel supports these heads, with keys and values in pages."""
-    found = kernel() if in_segments(head, head) else None
-    return found is not None and "block_table" in signature(found).parameters
+    attention = kernel() if in_segments(head, head) else None
+    return attention is not None and "block_table" in signature(attention).parameters
 
 
 def attend_segments(
@@ -174,10 +174,10 @@ def _split(segments: Segments, heads: int, sms: int) -> Split | None:
     keys = [token for place in order for token in segments.keys[starts[1][place] : starts[1][place + 1]]]
     taken, calls = iter(order), []
     for count in counts:
-        mine = [rows[next(taken)] for _ in range(count)]
-        query_ends, key_ends = (sent(_ends([row[side] for row in mine]), device) for side in (0, 1))
-        longest = [max(row[side] for row in mine) for side in (0, 1)]
-        calls.append(Segments(query_ends, key_ends, None, longest[0], longest[1], tuple(mine)))
+        piece = [rows[next(taken)] for _ in range(count)]
+        query_ends, key_ends = (sent(_ends([row[side] for row in piece]), device) for side in (0, 1))
+        longest = [max(row[side] for row in piece) for side in (0, 1)]
+        calls.append(Segments(query_ends, key_ends, None, longest[0], longest[1], tuple(piece)))
     query_order = torch.tensor(queries)
     query_place, key_tokens = query_order.argsort(), torch.tensor(keys)
     return Split(sent(query_order, device), sent(query_place, device), sent(key_tokens, device), tuple(calls))

@@ -191,15 +191,15 @@ def _split_name(backend: dict[str, Any]) -> str | None:
     steps = step.get("pretokenizers", [step])
     if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1]["add_prefix_space"]:
         return None
-    before, own = steps[:-1], steps[-1]["use_regex"]
+    before, use_regex = steps[:-1], steps[-1]["use_regex"]
     if not before:
-        return "gpt-2" if own else None
+        return "gpt-2" if use_regex else None
     if len(before) > 1:
         return None
     if before[0]["type"] == "Digits":
-        return "smollm" if own and before[0]["individual_digits"] else None
+        return "smollm" if use_regex and before[0]["individual_digits"] else None
     expression = before[0].get("pattern", {}).get("Regex")
-    return next((name for name in SPLITS if not own and GGUF_PRE_TOKENIZER_SPLITS[name] == expression), None)
+    return next((name for name in SPLITS if not use_regex and GGUF_PRE_TOKENIZER_SPLITS[name] == expression), None)
 
 
 def _unread_settings(config: Any) -> dict[str, int]:

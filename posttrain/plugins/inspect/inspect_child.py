@@ -41,7 +41,7 @@ def _scores(log: Mapping[str, Any]) -> list[Any]:
 
     names = dict.fromkeys(name for sample in log["samples"] for name in sample["scores"])
     values = {name: [one["scores"][name] for one in log["samples"] if name in one["scores"]] for name in names}
-    means = {name: {"mean": sum(found) / len(found)} for name, found in values.items()}
+    means = {name: {"mean": sum(numbers) / len(numbers)} for name, numbers in values.items()}
     return [
         EvalScore(
             name=name, scorer=name, scored_samples=len(values.get(name, log["samples"])),

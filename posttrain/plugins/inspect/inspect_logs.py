@@ -97,10 +97,10 @@ def _of_run(name: str, settings: Settings) -> Iterator[dict[str, Any]]:
 
 def _with_text(rows: pl.DataFrame, file: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows with stored text."""
-    kept = rows.drop_nulls("completion")
-    if kept.is_empty():
+    with_text = rows.drop_nulls("completion")
+    if with_text.is_empty():
         raise DataError(what="its completions were not stored", where=str(file), fix="Run it with completions: full")
-    return kept.iter_rows(named=True)
+    return with_text.iter_rows(named=True)
 
 
 def _sample(

@@ -10,15 +10,15 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the samples of each log, or the reason why it cannot be read."""
     from inspect_ai.log import read_eval_log
 
-    found: list[dict[str, Any]] = []
+    logs: list[dict[str, Any]] = []
     for file in asked["files"]:
         try:
             log = read_eval_log(file)
         except Exception as error:  # noqa: BLE001 - a file that is no log raises errors of many types
             return {"file": file, "fault": f"{type(error).__name__}: {error}"[:300]}
         samples = [_sample(sample) for sample in log.samples or ()]
-        found.append({"file": file, "task": log.eval.task, "model": log.eval.model, "samples": samples})
-    return {"logs": sorted(found, key=lambda log: str(log["file"]))}
+        logs.append({"file": file, "task": log.eval.task, "model": log.eval.model, "samples": samples})
+    return {"logs": sorted(logs, key=lambda log: str(log["file"]))}
 
 
 def _sample(sample: Any) -> dict[str, Any]:

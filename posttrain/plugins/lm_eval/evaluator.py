@@ -58,12 +58,12 @@ def measured(run: LmEvalRun, model: Path, where: str) -> tuple[dict[str, float],
     }
     threads = {"OMP_NUM_THREADS": str(run.device.threads), "TOKENIZERS_PARALLELISM": "false"}
     with whole(model) as folder:
-        found = TOOL.answer(lm_eval_child, {**asked, "model": str(folder)}, where, FIX, **threads)
-    if unknown := found.get("unknown"):
-        fix = did_you_mean(unknown[0], found["known"]) if run.include else "Set the folder of your own task: include"
+        answer = TOOL.answer(lm_eval_child, {**asked, "model": str(folder)}, where, FIX, **threads)
+    if unknown := answer.get("unknown"):
+        fix = did_you_mean(unknown[0], answer["known"]) if run.include else "Set the folder of your own task: include"
         raise ParamsError(what=f"{where}.tasks: lm-eval has no task '{unknown[0]}'", where=PARAMS_FILE, fix=fix)
-    note(**{"lm_eval" if name == "lm_eval" else f"lm_eval_{name}": value for name, value in found["versions"].items()})
-    return found["figures"], documents_table(found["documents"])
+    note(**{"lm_eval" if name == "lm_eval" else f"lm_eval_{name}": value for name, value in answer["versions"].items()})
+    return answer["figures"], documents_table(answer["documents"])
 
 
 LM_EVAL: Final = Evaluator(LmEvalRun, measured)

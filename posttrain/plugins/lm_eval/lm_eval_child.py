@@ -23,7 +23,7 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
     known = {*manager.all_tasks}
     if unknown := [task for task in asked["tasks"] if task not in known]:
         return {"unknown": unknown, "known": sorted(known)}
-    found = simple_evaluate(
+    evaluated = simple_evaluate(
         model="hf",
         model_args={"pretrained": asked["model"], "dtype": asked["dtype"], "trust_remote_code": False},
         tasks=asked["tasks"],
@@ -34,9 +34,9 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
         apply_chat_template=asked["chat"],
         task_manager=manager,
     )
-    documents = [row for task, samples in found["samples"].items() for row in _documents(task, samples)]
+    documents = [row for task, samples in evaluated["samples"].items() for row in _documents(task, samples)]
     versions = {name: version(name) for name in ("lm_eval", "torch", "transformers", "datasets")}
-    return {"figures": dict(_figures(found["results"])), "documents": documents, "versions": versions}
+    return {"figures": dict(_figures(evaluated["results"])), "documents": documents, "versions": versions}
 
 
 def _fix_date(date: str) -> None:
@@ -68,8 +68,8 @@ def _documents(task: str, samples: list[Mapping[str, Any]]) -> Iterator[dict[str
         asked = sample["arguments"]
         options = [one[1] if len(one) > 1 else None for one in asked]
         if all(isinstance(option, str) for option in options):
-            found = zip(options, sample["filtered_resps"], strict=True)
-            response, read = _text([[option, *one] for option, one in found]), ""
+            responses = zip(options, sample["filtered_resps"], strict=True)
+            response, read = _text([[option, *one] for option, one in responses]), ""
         else:
             first, filtered = sample["resps"][0], sample["filtered_resps"]
             response, read = _text(first[0] if len(first) == 1 else first), _text(filtered[0])

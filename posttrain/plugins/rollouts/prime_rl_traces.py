@@ -62,8 +62,8 @@ def _groups(grouped: dict[tuple[str, str], list[Sampled]]) -> Iterator[list[Samp
 
 
 def _step(file: Path) -> int:
-    found = _STEP.search(file.as_posix())
-    return int(found[1]) if found else 0
+    match = _STEP.search(file.as_posix())
+    return int(match[1]) if match else 0
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Row]]:

@@ -79,8 +79,8 @@ def far_python(host: str) -> str:
     if status != 255:
         fix = f"Create vLLM's environment there at the same path, or set {PYTHON}=/path to a Python on all hosts"
         wrong = f"there is no Python at {python}: {said}" if status else ""
-        found = asked.stdout.removesuffix("\n").rpartition("\n")[2]  # a shell may greet first
-        wrong = wrong or version_fault(python, found, "vLLM", VERSIONS) or ""
+        installed = asked.stdout.removesuffix("\n").rpartition("\n")[2]  # a shell may greet first
+        wrong = wrong or version_fault(python, installed, "vLLM", VERSIONS) or ""
     if wrong:
         raise EngineError(what=wrong, where=f"{HOSTS}, host {host}", fix=f"{fix}. Servers on this host: unset {HOSTS}")
     return python
@@ -140,7 +140,7 @@ class RemoteProcess(EngineProcess):
             )
         self._sent.clear()
         command = self._command if len(self._command) > 1 else [python, f"{place}/{SERVER}"]
-        own = ["--model", f"{place}/{model.name}", "--socket", f"{place}/{self.socket.name}"]
+        paths = ["--model", f"{place}/{model.name}", "--socket", f"{place}/{self.socket.name}"]
         with contextlib.suppress(BrokenPipeError):  # the connection has ended: the log says why
             with self._writing:
                 self._write(text)
@@ -149,7 +149,7 @@ class RemoteProcess(EngineProcess):
             threading.Thread(target=self._beat, args=[process], daemon=True).start()
             self._send_folder(model)
             variables = {**self._environment, "VLLM_RPC_BASE_PATH": place}
-            self._send({"start": [*command, *own, *options], "environment": variables})
+            self._send({"start": [*command, *paths, *options], "environment": variables})
         return process
 
     def _place(self, starts: int | None = None) -> str:

@@ -13,8 +13,8 @@ from posttrain.rollout import Rollout, Score
 
 def _letters(gold: str, choices: str) -> str | None:
     """Return the letters of a gold answer, e.g. `B` or `A, C`; None if it contains anything else."""
-    found = re.sub(r"[\W_]", "", gold).upper()
-    return "".join(sorted(found)) if found and set(found) <= set(choices) else None
+    letters = re.sub(r"[\W_]", "", gold).upper()
+    return "".join(sorted(letters)) if letters and set(letters) <= set(choices) else None
 
 
 def _why_unreadable(gold: str, options: CorrectOptions) -> str | None:

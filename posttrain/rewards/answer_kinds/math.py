@@ -29,9 +29,9 @@ def score_math(rollout: Rollout, options: CorrectOptions, fits: Fits = reads) ->
     question = question_of(rollout.prompt)[-LONGEST_QUESTION:]
     try:
         if options.form == "auto" and options.after is not None:
-            found = after_mark(rollout.text, options.after, fits, question)
+            said = after_mark(rollout.text, options.after, fits, question)
         else:
-            found = final_answer(
+            said = final_answer(
                 rollout.text,
                 options.form,
                 truncated=rollout.truncated,
@@ -40,14 +40,14 @@ def score_math(rollout: Rollout, options: CorrectOptions, fits: Fits = reads) ->
                 question=question,
             )
         gold = gold_answer(gold_text(rollout.prompt, options))
-        found = as_asked(question, found, gold)
-        right = _spelled(gold) == _spelled(found) or same_answer(gold, found, options.pairs)
+        said = as_asked(question, said, gold)
+        right = _spelled(gold) == _spelled(said) or same_answer(gold, said, options.pairs)
     except Unreadable as reason:
         return unparseable(str(reason))
     for why_wrong in (why_unfinished, why_not_asked, why_not_as_asked) if right else ():
-        if why := why_wrong(question, found, gold):
+        if why := why_wrong(question, said, gold):
             return Score(0.0, reason=why)
-    return Score(float(right), answer=found)
+    return Score(float(right), answer=said)
 
 
 def _spelled(text: str) -> str:

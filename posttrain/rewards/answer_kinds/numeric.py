@@ -14,12 +14,12 @@ def _why_unreadable(answer: str, options: CorrectOptions) -> str | None:
 
 
 def _score(rollout: Rollout, options: CorrectOptions) -> Score:
-    found = final_number(rollout.text, options)
+    number = final_number(rollout.text, options)
     expected = expected_number(rollout.prompt.answer, options.after)
     if expected is None:
         return unparseable("the prompt has no answer that can be read")
-    if found is not None:
-        return Score(float(found == expected), answer=str(found.normalize()))
+    if number is not None:
+        return Score(float(number == expected), answer=str(number.normalize()))
     if options.find == "last":
         return missing_number(options)
     read = score_math(rollout, options, reads_number)

@@ -25,21 +25,21 @@ def kappa(
     """
     if len(labels) != len(verdicts) or not labels:
         raise ValueError(f"{len(labels)} labels and {len(verdicts)} verdicts: give one verdict for each label")
-    number = {name: nth for nth, name in enumerate(dict.fromkeys([*labels, *verdicts]))}
+    number = {name: index for index, name in enumerate(dict.fromkeys([*labels, *verdicts]))}
     size = len(number)
     cell = np.array([number[label] * size + number[verdict] for label, verdict in zip(labels, verdicts, strict=True)])
     value = float(_kappas(np.bincount(cell, minlength=size * size)[None], size)[0])
     if not np.isfinite(value):
         raise ValueError(f"every label and every verdict is {labels[0]!r}: kappa needs two categories")
-    place = {problem: nth for nth, problem in enumerate(dict.fromkeys(problems or range(len(cell))))}
+    place = {problem: index for index, problem in enumerate(dict.fromkeys(problems or range(len(cell))))}
     tables = np.zeros((len(place), size * size), dtype=np.int64)
     np.add.at(tables, (np.array([place[problem] for problem in problems or range(len(cell))]), cell), 1)
-    rng, found = np.random.default_rng(seed), []
+    rng, resampled = np.random.default_rng(seed), []
     each = max(1, _CHUNK // len(place))
     for start in range(0, RESAMPLES, each):
         drawn = rng.multinomial(len(place), np.full(len(place), 1 / len(place)), size=min(each, RESAMPLES - start))
-        found.append(_kappas(drawn @ tables, size))
-    kappas = np.concatenate(found)
+        resampled.append(_kappas(drawn @ tables, size))
+    kappas = np.concatenate(resampled)
     low, high = np.quantile(kappas[np.isfinite(kappas)], [(1 - level) / 2, (1 + level) / 2])
     return value, float(low), float(high)
 
@@ -50,5 +50,5 @@ def _kappas(counts: NDArray[np.int64], size: int) -> NDArray[np.float64]:
     agreed = np.trace(table, axis1=1, axis2=2)
     chance = (table.sum(axis=2) * table.sum(axis=1)).sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: NDArray[np.float64] = (agreed - chance) / (1 - chance)
-    return found
+        kappas: NDArray[np.float64] = (agreed - chance) / (1 - chance)
+    return kappas

@@ -83,5 +83,5 @@ class Endpoint(Connection):
 
 def connection(params: EndpointParams) -> dict[str, Any]:
     """Return everything that a reply depends on, except the messages."""
-    own = {"body": params.body} if params.body else {}
-    return {"url": params.url, "model": params.model, "max_tokens": params.max_tokens, **own}
+    body = {"body": params.body} if params.body else {}
+    return {"url": params.url, "model": params.model, "max_tokens": params.max_tokens, **body}

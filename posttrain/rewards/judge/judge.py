@@ -141,8 +141,8 @@ class LanguageJudge:
         if self._cut is None:
             return await self._judged(rollouts, ())
         cut = {rollout.prompt.id for rollout in rollouts if rollout.truncated}
-        found = iter(await self._judged([rollout for rollout in rollouts if not rollout.truncated], cut))
-        return [self._cut if rollout.truncated else next(found) for rollout in rollouts]
+        judged = iter(await self._judged([rollout for rollout in rollouts if not rollout.truncated], cut))
+        return [self._cut if rollout.truncated else next(judged) for rollout in rollouts]
 
     async def _judged(self, rollouts: Sequence[Rollout], cut: Container[str]) -> list[Score]:
         """Return the verdicts. `cut`: prompts of which another completion was cut off."""
@@ -157,9 +157,11 @@ class LanguageJudge:
             [] if isinstance(rubric, Score) else [self._question(rollout, form, criterion) for criterion in rubric]
             for rollout, rubric in zip(rollouts, rubrics, strict=True)
         ]
-        found = await self._verdicts([text for texts in asked for text in texts], form)
+        verdict_of = await self._verdicts([text for texts in asked for text in texts], form)
         return [
-            rubric if isinstance(rubric, Score) else weighted([found[text] for text in texts], list(rubric.values()))
+            rubric
+            if isinstance(rubric, Score)
+            else weighted([verdict_of[text] for text in texts], list(rubric.values()))
             for texts, rubric in zip(asked, rubrics, strict=True)
         ]
 
@@ -187,23 +189,23 @@ class LanguageJudge:
         """
         asked: dict[Duel, list[str]] = {}
         for duel in duels:
-            prompt = rollouts[duel.mine].prompt
+            prompt = rollouts[duel.first].prompt
             shared, orders = {"question": asked_of(prompt), "answer": prompt.answer}, (duel.texts, duel.texts[::-1])
             asked[duel] = [
                 question(self._template(prompt), {**shared, "first": first, "second": second}, WHICH)
                 for first, second in orders
                 if first != second
             ]
-        found = await self._verdicts([text for texts in asked.values() for text in texts], WHICH)
+        verdict_of = await self._verdicts([text for texts in asked.values() for text in texts], WHICH)
         results: dict[int, list[Verdict]] = defaultdict(list)
         for duel, texts in asked.items():
-            verdicts = [found[text] for text in texts]
+            verdicts = [verdict_of[text] for text in texts]
             result, slot = won(verdicts), first_slot(verdicts)
             if slot is not None:
-                self.first_slot.setdefault(rollouts[duel.mine].prompt.id, []).append(slot)
-            results[duel.mine].append(result)
-            if duel.theirs is not None:
-                results[duel.theirs].append(result if isinstance(result, Score) else 1 - result)
+                self.first_slot.setdefault(rollouts[duel.first].prompt.id, []).append(slot)
+            results[duel.first].append(result)
+            if duel.second is not None:
+                results[duel.second].append(result if isinstance(result, Score) else 1 - result)
         alone = Score(0.5, "unparseable", "the prompt has no other completion to compare it with")
         won_all = Score(1.0, reason="the prompt's other completions were cut off")
         return [
@@ -225,25 +227,27 @@ class LanguageJudge:
             texts = {"question": asked_of(prompt), "answer": prompt.answer, "completions": replies}
             form = group_form(len(replies), *self._options.scale)
             asked[prompt.id] = question(self._template(prompt), texts, form), form
-        found = await self._replies(dict(asked.values()))
+        verdicts_of = await self._replies(dict(asked.values()))
         scores = {}
         for key, replies in replies_of.items():
-            verdicts = found[asked[key][0]]
-            for nth, text in enumerate(replies):
-                scores[key, text] = verdicts if isinstance(verdicts, Score) else Score(verdicts[nth])
+            verdicts = verdicts_of[asked[key][0]]
+            for index, text in enumerate(replies):
+                scores[key, text] = verdicts if isinstance(verdicts, Score) else Score(verdicts[index])
         return [scores[rollout.prompt.id, said(rollout)] for rollout in rollouts]
 
     async def _verdicts(self, questions: Sequence[str], form: Form) -> dict[str, Verdict]:
         """Return the verdict on each question. Equal questions are sent once."""
-        found = await self._replies(dict.fromkeys(questions, form))
-        return {text: verdicts if isinstance(verdicts, Score) else verdicts[0] for text, verdicts in found.items()}
+        verdicts_of = await self._replies(dict.fromkeys(questions, form))
+        return {
+            text: verdicts if isinstance(verdicts, Score) else verdicts[0] for text, verdicts in verdicts_of.items()
+        }
 
     async def _replies(self, forms: Mapping[str, Form]) -> dict[str, tuple[float, ...] | Score]:
         """Return the verdicts on each question, read in the question's form."""
         if self._cache is not None:
             self._weights = self._cache.weights(connection(self._options), await self._endpoint.weights())
-        found = await asyncio.gather(*(self._reply(text, form) for text, form in forms.items()))
-        return dict(zip(forms, found, strict=True))
+        verdicts = await asyncio.gather(*(self._reply(text, form) for text, form in forms.items()))
+        return dict(zip(forms, verdicts, strict=True))
 
     async def _reply(self, text: str, form: Form) -> tuple[float, ...] | Score:
         served = {"weights": self._weights} if self._weights else {}
@@ -257,11 +261,11 @@ class LanguageJudge:
             for _ in range(2):
                 reply = await self._endpoint.ask(messages)
                 used.update(reply.used)
-                found = None if reply.cut else read_verdicts(reply.text, form)
-                if found is not None:
+                verdicts = None if reply.cut else read_verdicts(reply.text, form)
+                if verdicts is not None:
                     if self._cache is not None:
-                        self._cache.write(asked, found, used)
-                    return found
+                        self._cache.write(asked, verdicts, used)
+                    return verdicts
                 if reply.text.strip():
                     again = {"role": "user", "content": form.ending}
                     said = reply.text.encode(errors="replace").decode()  # half a character cannot be sent back

@@ -16,8 +16,8 @@ from posttrain.rollout import Rollout, Score
 class Duel:
     """Two completions to compare, as indices of rollouts; None stands for the prompt's answer."""
 
-    mine: int
-    theirs: int | None
+    first: int
+    second: int | None
     texts: tuple[str, str]
 
 
@@ -29,11 +29,11 @@ def duels_of(rollouts: Sequence[Rollout], against: Literal["group", "answer"]) -
     for place, rollout in enumerate(rollouts):
         groups[rollout.prompt.id].append(place)
     pairs = [
-        (place, group[(nth + 1) % len(group)])
+        (place, group[(index + 1) % len(group)])
         for group in groups.values()
-        for nth, place in enumerate(group[: len(group) if len(group) > 2 else len(group) - 1])
+        for index, place in enumerate(group[: len(group) if len(group) > 2 else len(group) - 1])
     ]
-    return [Duel(mine, theirs, (said(rollouts[mine]), said(rollouts[theirs]))) for mine, theirs in pairs]
+    return [Duel(first, second, (said(rollouts[first]), said(rollouts[second]))) for first, second in pairs]
 
 
 def won(verdicts: Sequence[Verdict]) -> Verdict:

@@ -87,10 +87,10 @@ def number_form(low: float, high: float) -> Form:
     """Return the form of a number on a scale, converted to (number - low) / (high - low)."""
 
     def value(word: str) -> float | None:
-        found = _NUMBER.fullmatch(word)
-        if found is None or (found[2] is not None and float(found[2]) != high):
+        match = _NUMBER.fullmatch(word)
+        if match is None or (match[2] is not None and float(match[2]) != high):
             return None
-        number = float(found[1])
+        number = float(match[1])
         return (number - low) / (high - low) if low <= number <= high else None
 
     return Form(f"Verdict: N, where N is a number from {low:g} to {high:g}", value)
@@ -98,8 +98,8 @@ def number_form(low: float, high: float) -> Form:
 
 def read_verdict(reply: str, form: Form) -> float | None:
     """Return the verdict in the last line of a reply; None if that line is not a verdict."""
-    found = _VERDICT.fullmatch(reply.strip().rpartition("\n")[2].strip(_MARKUP))
-    return None if found is None else form.value(found[1].strip(_MARKUP))
+    match = _VERDICT.fullmatch(reply.strip().rpartition("\n")[2].strip(_MARKUP))
+    return None if match is None else form.value(match[1].strip(_MARKUP))
 
 
 def read_verdicts(reply: str, form: Form) -> tuple[float, ...] | None:
@@ -109,12 +109,12 @@ def read_verdicts(reply: str, form: Form) -> tuple[float, ...] | None:
         return None if verdict is None else (verdict,)
     lines = [stripped for line in reply.split("\n") if (stripped := line.strip(_MARKUP))]
     read = [
-        (int(found[1]), form.value(found[2].strip(_MARKUP))) if found else (0, None)
-        for found in map(_LINE.fullmatch, lines)
+        (int(match[1]), form.value(match[2].strip(_MARKUP))) if match else (0, None)
+        for match in map(_LINE.fullmatch, lines)
     ]
     earlier, last = read[: -form.count], read[-form.count :]
     values = tuple(value for _, value in last if value is not None)
-    if len(values) < form.count or [nth for nth, _ in last] != list(range(1, form.count + 1)):
+    if len(values) < form.count or [number for number, _ in last] != list(range(1, form.count + 1)):
         return None
     return values if all(value is None for _, value in earlier) else None
 
@@ -141,10 +141,10 @@ def question(template: str, texts: Mapping[str, str | Sequence[str]], form: Form
     fenced = {
         name: between(text)
         if isinstance(text, str)
-        else "\n\n".join(f"Reply {nth}:\n{between(one)}" for nth, one in enumerate(text, 1))
+        else "\n\n".join(f"Reply {number}:\n{between(one)}" for number, one in enumerate(text, 1))
         for name, text in texts.items()
     }
-    asked = _NAMED.sub(lambda found: fenced.get(found[1], found[0]), template)
+    asked = _NAMED.sub(lambda match: fenced.get(match[1], match[0]), template)
     rules = _RULES.format(fence=fence, question=f"Answer this: {criterion}\n" if criterion else "", ending=form.ending)
     return f"{asked}\n\n{rules}"
 

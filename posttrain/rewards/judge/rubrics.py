@@ -37,12 +37,12 @@ def _items(rubric: Any) -> Iterator[tuple[str, Any]]:
         return
     if not isinstance(rubric, list):
         raise ValueError(f"its rubric is {excerpt(rubric, 40)}. {_SHAPE}")  # noqa: TRY004  a bad prompt, no defect
-    for nth, item in enumerate(rubric, 1):
+    for number, item in enumerate(rubric, 1):
         texts, weights = _named(item, "question", "criterion"), _named(item, "weight", "points")
         if len(texts) != 1 or len(weights) != 1:
-            raise ValueError(f"item {nth} of its rubric is {excerpt(item, 60)}. {_SHAPE}")
+            raise ValueError(f"item {number} of its rubric is {excerpt(item, 60)}. {_SHAPE}")
         ((name, text),), weight = texts.items(), next(iter(weights.values()))
-        line = _line(text, f"item {nth}")
+        line = _line(text, f"item {number}")
         yield (line if name == "question" else f"Is this true of the reply? {line}"), weight
 
 

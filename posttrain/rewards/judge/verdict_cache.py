@@ -50,13 +50,13 @@ class VerdictCache:
         except (OSError, ValueError, LookupError, TypeError):
             return None
 
-    def _remember(self, asked: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    def _remember(self, asked: Mapping[str, Any], content: Mapping[str, Any]) -> None:
         """Write a file atomically. A verdict that cannot be stored is still used."""
         file = self._file(asked)
         try:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with atomic_path(file, shared=True) as temporary:
-                temporary.write_text(json.dumps(found), encoding="utf-8")
+                temporary.write_text(json.dumps(content), encoding="utf-8")
         except OSError as error:
             if not self._full:
                 print(f"verdicts are not cached in {self._folder}: {error.strerror}", file=sys.stderr)

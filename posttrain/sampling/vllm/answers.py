@@ -78,9 +78,9 @@ def read_experts(encoded: str, tokens: int, layers: Sequence[int]) -> Tensor:
     `encoded`: base64 of a .npy file. It has a row for each token except the last, which vLLM has not processed, and an
     entry for every layer of the model, including layers without a router.
     """
-    found = np.load(io.BytesIO(base64.b64decode(encoded)), allow_pickle=False)
-    if found.ndim != 3 or len(found) != tokens - 1 or found.shape[1] <= max(layers) or found.dtype.kind not in "iu":
-        raise ValueError(f"experts {[*found.shape]} do not fit {tokens} tokens and the layers {layers}")
-    experts = torch.full((tokens, len(layers), found.shape[2]), -1, dtype=torch.int16)
-    experts[:-1] = torch.from_numpy(found[:, layers].astype(np.int16))
+    chosen = np.load(io.BytesIO(base64.b64decode(encoded)), allow_pickle=False)
+    if chosen.ndim != 3 or len(chosen) != tokens - 1 or chosen.shape[1] <= max(layers) or chosen.dtype.kind not in "iu":
+        raise ValueError(f"experts {[*chosen.shape]} do not fit {tokens} tokens and the layers {layers}")
+    experts = torch.full((tokens, len(layers), chosen.shape[2]), -1, dtype=torch.int16)
+    experts[:-1] = torch.from_numpy(chosen[:, layers].astype(np.int16))
     return experts

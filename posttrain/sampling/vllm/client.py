@@ -193,12 +193,14 @@ class EngineSampler:
             request_of(request, key, params, self._stops, model, f"{seed}:{request.name}")
             for request, key in zip(requests, keys, strict=True)
         ]
-        found: dict[int, Completion] = {}
+        completions: dict[int, Completion] = {}
         bounds = [len(bodies) * number // len(servers) for number in range(len(servers) + 1)]
 
         async def ask() -> None:
             parts = zip(servers, pairwise(bounds), strict=True)
-            asked = (self._ask(one, bodies, range(*part), params, found, advance, restarts) for one, part in parts)
+            asked = (
+                self._ask(one, bodies, range(*part), params, completions, advance, restarts) for one, part in parts
+            )
             try:
                 await asyncio.gather(*asked)
             except asyncio.CancelledError:
@@ -209,30 +211,30 @@ class EngineSampler:
         asyncio.run(ask())
         count({"engine_first_token_s": self._first} if math.isfinite(self._first) else {})
         note(engine_starts=sum(server.starts for server in self._servers))
-        return [found[place] for place in range(len(bodies))]
+        return [completions[place] for place in range(len(bodies))]
 
     async def _ask(
         self, server: EngineProcess, bodies: Sequence[Mapping[str, Any]], places: Sequence[int], params: SamplingParams,
-        found: dict[int, Completion], advance: Callable[[int], None] | None, restarts: bool,  # noqa: FBT001
+        completions: dict[int, Completion], advance: Callable[[int], None] | None, restarts: bool,  # noqa: FBT001
     ) -> None:  # fmt: skip
         """Request the completions at these indices from a server, again if answers were lost."""
         lost = ""
         for number in range(self._patience.tries):
-            left = [place for place in places if place not in found]
+            left = [place for place in places if place not in completions]
             if not left:
                 return
             if number:
                 await asyncio.to_thread(self._look_after, server, number, lost, restarts=restarts)
-            lost = await self._round(server, bodies, left, params, found, advance) or lost
-        if left := [place for place in places if place not in found]:
+            lost = await self._round(server, bodies, left, params, completions, advance) or lost
+        if left := [place for place in places if place not in completions]:
             what = f"{len(left)} of {len(places)} completions were not answered in "
             raise server.failed(f"{what}{self._patience.tries} tries ({lost})")
 
     async def _round(
         self, server: EngineProcess, bodies: Sequence[Mapping[str, Any]], places: Sequence[int], params: SamplingParams,
-        found: dict[int, Completion], advance: Callable[[int], None] | None,
+        completions: dict[int, Completion], advance: Callable[[int], None] | None,
     ) -> str:  # fmt: skip
-        """Request the completions at these indices and put them into `found`. Return why some were lost."""
+        """Request the completions at these indices and put them into `completions`. Return why some were lost."""
         slots, lost = asyncio.Semaphore(-(-params.rows // len(self._servers))), ""
         transport = httpx.AsyncHTTPTransport(
             uds=str(server.socket), limits=httpx.Limits(max_connections=None, max_keepalive_connections=64)
@@ -241,7 +243,7 @@ class EngineSampler:
 
             async def ask(place: int) -> None:
                 async with slots:
-                    found[place] = await self._completion(server, client, bodies[place], params)
+                    completions[place] = await self._completion(server, client, bodies[place], params)
                 if advance:
                     advance(1)
 
@@ -288,9 +290,9 @@ class EngineSampler:
     ) -> Completion:  # fmt: skip
         """Return the completion in an answer. Reject an answer that cannot be a sample for this request."""
         try:
-            found = answer.json()
-            self._first = min(self._first, sent + float(found["first_s"]))
-            return read_completion(found, body["prompt"], params, self._stops, self._model)
+            reply = answer.json()
+            self._first = min(self._first, sent + float(reply["first_s"]))
+            return read_completion(reply, body["prompt"], params, self._stops, self._model)
         except (ValueError, LookupError, TypeError) as error:
             why = str(error) if type(error) is ValueError else repr(error)
             what = f"the server returned an invalid answer ({why:.200}): {answer.text:.300}"

@@ -73,9 +73,11 @@ def opened(
 
 def _refuse_sleep(gpus_of: list[list[int] | None], hosts: list[str | None], where: str) -> None:
     """Raise if a server takes no memory that the training could use."""
-    own = [gpus for gpus in gpus_of if gpus is not None and not shares_a_gpu(gpus, world.count())]
-    if own or any(hosts):
-        what = "a server on another host" if any(hosts) else f"a server on GPUs {own[0]}, which training does not use"
+    separate = [gpus for gpus in gpus_of if gpus is not None and not shares_a_gpu(gpus, world.count())]
+    if separate or any(hosts):
+        what = (
+            "a server on another host" if any(hosts) else f"a server on GPUs {separate[0]}, which training does not use"
+        )
         fix = "Remove it. Such servers can sample while the policy is trained: rollout.ahead 1"
         raise EngineError(
             what=f"{what} has no memory to free for training", where=f"{where}.engine_args.{SLEEP}", fix=fix

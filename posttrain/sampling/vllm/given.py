@@ -23,7 +23,7 @@ class GivenWeights:
     def __init__(self, model: Any, files: Path, place: Path, dtype: torch.dtype) -> None:
         """`files`: the folder with the tokenizer. `dtype`: the servers' number format."""
         self._files, self._place, self._dtype = files, place, dtype
-        self._kept = KeptFolders(place)
+        self._folders = KeptFolders(place)
         self.rank = lora_rank(model)
         """The adapter's rank; None if the whole model is written."""
         self.folder: Path | None = None
@@ -33,15 +33,15 @@ class GivenWeights:
         """Write the adapter (and once the frozen model), or the whole model with it merged. Return the bytes."""
         if self.rank is None:
             announce("whole", dtype=self._dtype)
-            self.folder = write_weights(model, self._files, self._kept, version, self._dtype)
+            self.folder = write_weights(model, self._files, self._folders, version, self._dtype)
             return size_of(self.folder)
         announce("lora")
         self.folder = Path(tempfile.mkdtemp(prefix="adapter-", dir=self._place))
         size = write_lora(model, self.folder, version, self._dtype)
         if self.frozen is None:
             announce("frozen", dtype=self._dtype)
-            kept = KeptFolders(self._place, "frozen")
-            self.frozen = write_weights(model, self._files, kept, FROZEN, self._dtype, adapter=False)
+            folders = KeptFolders(self._place, "frozen")
+            self.frozen = write_weights(model, self._files, folders, FROZEN, self._dtype, adapter=False)
         return size
 
     def merge(self) -> None:
@@ -57,4 +57,4 @@ class GivenWeights:
 
     def remove(self) -> None:
         """Free the memory of the files."""
-        self._kept.remove()
+        self._folders.remove()

@@ -80,8 +80,8 @@ class KeptFolder:
 
     def takes(self, layout: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bool:
         """Tell whether tensors with this layout can be written here."""
-        mine = {name: (part.dtype, part.shape) for name, part in self._layout.items()}
-        same = mine == {name: (part.dtype, part.shape) for name, part in layout.items()}
+        ours = {name: (part.dtype, part.shape) for name, part in self._layout.items()}
+        same = ours == {name: (part.dtype, part.shape) for name, part in layout.items()}
         return same and all(file.fits(metadata) for file in self._files)
 
     def write(
@@ -136,7 +136,7 @@ class KeptFolders:
     def __init__(self, place: Path, name: str = "weights") -> None:
         """`name`: the beginning of the folders' names. The rest makes them unique in a place that others write to."""
         self._place, self._name, self._numbers = place, f"{name}-{secrets.token_hex(4)}", count()
-        self._kept: list[KeptFolder] = []
+        self._folders: list[KeptFolder] = []
         self._buffer: Tensor | None = None
 
     def write(
@@ -146,22 +146,22 @@ class KeptFolders:
         """Write a version into the older of the two folders. Return its new path."""
         path = self._place / f"{self._name}-{next(self._numbers)}"
         hidden = path.with_name(f"{path.name}-writing")
-        kept = self._kept.pop(0) if len(self._kept) > 1 else None
-        if kept is not None and not kept.takes(layout, metadata):
-            shutil.rmtree(kept.folder)
-            kept = None
-        if kept is None:
-            kept = KeptFolder(hidden, layout, metadata)
+        version_folder = self._folders.pop(0) if len(self._folders) > 1 else None
+        if version_folder is not None and not version_folder.takes(layout, metadata):
+            shutil.rmtree(version_folder.folder)
+            version_folder = None
+        if version_folder is None:
+            version_folder = KeptFolder(hidden, layout, metadata)
         else:
-            kept.folder.rename(hidden)
-        self._buffer = kept.write(tensors, same or {}, metadata, self._buffer)
+            version_folder.folder.rename(hidden)
+        self._buffer = version_folder.write(tensors, same or {}, metadata, self._buffer)
         hidden.rename(path)
-        kept.folder = path
-        self._kept.append(kept)
+        version_folder.folder = path
+        self._folders.append(version_folder)
         return path
 
     def remove(self) -> None:
         """Remove all folders and free their memory."""
-        for kept in self._kept:
-            shutil.rmtree(kept.folder, ignore_errors=True)
-        self._kept, self._buffer = [], None
+        for version_folder in self._folders:
+            shutil.rmtree(version_folder.folder, ignore_errors=True)
+        self._folders, self._buffer = [], None

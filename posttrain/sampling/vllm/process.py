@@ -143,12 +143,12 @@ class EngineProcess:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(self.socket)), timeout=seconds) as client:
             answer = client.request(method, "http://engine/posttrain", json=body)
         try:
-            found = answer.json()
+            state = answer.json()
         except ValueError:
-            found = None
-        if answer.status_code != 200 or not isinstance(found, dict):
+            state = None
+        if answer.status_code != 200 or not isinstance(state, dict):
             raise self.failed(f"the server answers {answer.status_code} ({answer.text:.300})")
-        return found
+        return state
 
     def end(self) -> None:
         """End the process and everything that it started."""
@@ -185,10 +185,10 @@ class EngineProcess:
         return engine_command()
 
     def _launch(self, model: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:
-        own = ["--parent", str(os.getpid()), "--model", str(model), "--socket", str(self.socket)]
+        given = ["--parent", str(os.getpid()), "--model", str(model), "--socket", str(self.socket)]
         with self._log.open("wb") as log:
             return subprocess.Popen(
-                [*self._command, *own, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                [*self._command, *given, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 env={**_inherited(), **self._environment, "VLLM_RPC_BASE_PATH": str(self.folder)},
                 start_new_session=True,
             )  # fmt: skip

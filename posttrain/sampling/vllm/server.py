@@ -66,14 +66,14 @@ def end_with(parent: int, folder: Path) -> None:
 
 def version_of(folder: Path) -> str:
     """Return the version in the metadata of all weight files in a folder."""
-    found = set()
+    versions = set()
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as stream:
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        found.add(header.get("__metadata__", {}).get(METADATA))
-    if len(found) != 1 or None in found:
-        raise ValueError(f"{folder} has weights of versions {sorted(map(str, found))}, but must have one version")
-    return str(found.pop())
+        versions.add(header.get("__metadata__", {}).get(METADATA))
+    if len(versions) != 1 or None in versions:
+        raise ValueError(f"{folder} has weights of versions {sorted(map(str, versions))}, but must have one version")
+    return str(versions.pop())
 
 
 class Weights:
@@ -249,7 +249,7 @@ class Samples:
         name = f"{body['name']}:{next(self._numbers)}"
         ids: list[int] = []
         logps: list[float] = []
-        found: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
         async for part in client.generate(tokens_input(body["prompt"]), params, name, lora_request=adapter):
             first = first or time.monotonic() - begun
             [output] = part.outputs
@@ -257,9 +257,9 @@ class Samples:
             if (flat := output.logprobs) is not None:
                 logps += [flat.logprobs[start] for start in flat.start_indices]
             if output.routed_experts is not None:
-                found["routed_experts"] = encoded(output.routed_experts)
-            found["prompt_tokens"] = len(part.prompt_token_ids)
-        return {**found, "token_ids": ids, "logprobs": logps, "first_s": first}
+                extra["routed_experts"] = encoded(output.routed_experts)
+            extra["prompt_tokens"] = len(part.prompt_token_ids)
+        return {**extra, "token_ids": ids, "logprobs": logps, "first_s": first}
 
 
 def encoded(array: Any) -> str:

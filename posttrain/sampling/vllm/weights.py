@@ -93,8 +93,8 @@ class WholeWeights(Mapping[str, Tensor]):
 def _matrices(layer: Any) -> list[Tensor]:
     """Return a layer's frozen matrix and those of its adapter."""
     [name], vectors = layer.active_adapters, layer.lora_magnitude_vector
-    found = [linear_of(layer).weight, layer.lora_A[name].weight, layer.lora_B[name].weight]
-    return [*found, vectors[name].weight] if name in vectors else found
+    matrices = [linear_of(layer).weight, layer.lora_A[name].weight, layer.lora_B[name].weight]
+    return [*matrices, vectors[name].weight] if name in vectors else matrices
 
 
 def own_tensors(model: Any, dtype: torch.dtype, *, adapter: bool = True) -> Mapping[str, Tensor]:
@@ -108,8 +108,8 @@ def own_tensors(model: Any, dtype: torch.dtype, *, adapter: bool = True) -> Mapp
 def help_gather(model: Any, dtype: torch.dtype, *, adapter: bool = True) -> None:
     """Send this process's rows of a sharded model to the process that writes it."""
     if is_sharded(model):
-        own = own_tensors(model, dtype, adapter=adapter)
-        for part in own.parts() if isinstance(own, WholeWeights) else own.values():
+        tensors = own_tensors(model, dtype, adapter=adapter)
+        for part in tensors.parts() if isinstance(tensors, WholeWeights) else tensors.values():
             if is_divided(part):
                 whole_on_first(part, dtype)
 
@@ -131,15 +131,15 @@ def write_lora(model: Any, folder: Path, version: str, dtype: torch.dtype) -> in
 
 
 def write_weights(
-    model: Any, files: Path, kept: KeptFolders, version: str, dtype: torch.dtype, *, adapter: bool = True
+    model: Any, files: Path, folders: KeptFolders, version: str, dtype: torch.dtype, *, adapter: bool = True
 ) -> Path:
     """Write weights, config and the tokenizer of `files` into one of the kept folders. Return its path.
 
     `adapter`: whether the model's adapter is merged or left out. A tied head is written as a separate matrix, because
     vLLM 0.30 keeps the old head of a tied model when it reloads. It is taken from the model once.
     """
-    own = own_tensors(model, dtype, adapter=adapter)
-    layout = saved_layout(model, dtype, own.shapes() if isinstance(own, WholeWeights) else own)
+    tensors = own_tensors(model, dtype, adapter=adapter)
+    layout = saved_layout(model, dtype, tensors.shapes() if isinstance(tensors, WholeWeights) else tensors)
     config = json.loads(config_text(model, dtype))
     tied = HEAD not in layout and model.config.get_text_config().tie_word_embeddings
     source = next((name for name in layout if name.endswith(EMBEDDING)), "") if tied else ""
@@ -147,7 +147,7 @@ def write_weights(
         config["tie_word_embeddings"] = False
         layout = {**layout, HEAD: layout[source]}
     same, metadata = {source: HEAD} if source else {}, {"format": "pt", METADATA: version}
-    folder = kept.write(streamed_tensors(model, dtype, own), layout, metadata, same)
+    folder = folders.write(streamed_tensors(model, dtype, tensors), layout, metadata, same)
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     for file in (files / name for name in TOKENIZER_FILES):
         if file.is_file() and not (folder / file.name).is_file():

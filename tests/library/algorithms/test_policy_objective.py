@@ -131,17 +131,17 @@ def test_the_penalty_on_the_kl_to_the_sampler() -> None:
 
 
 def test_coefficients() -> None:
-    target = objective("rloo", kl={"type": "reward_sequence", "beta": 0.1, "target": 2.0, "horizon": 4}).knobs
+    target = objective("rloo", kl={"type": "reward_sequence", "beta": 0.1, "target": 2.0, "horizon": 4}).config
     assert initial_coefficients(target) == {"beta": 0.1, "next_beta": 0.1}
     assert started(target, {"beta": 0.1, "next_beta": 0.2}) == {"beta": 0.2, "next_beta": 0.2}
     moved = updated_coefficients(target, step(fresh=torch.tensor([1, 1]).bool()), t(-1, -1, -1), {"beta": 0.1})
     assert moved["next_beta"] == pytest.approx(0.1 * (1 - 0.2 * 0.5))  # a KL of 0.5 a row is far below 2
-    line = objective("rloo", kl={"type": "reward_sequence", "beta": 0.4, "end": 0.0, "steps": 4}).knobs
+    line = objective("rloo", kl={"type": "reward_sequence", "beta": 0.4, "end": 0.0, "steps": 4}).config
     assert initial_coefficients(line) == {"beta": 0.4, "step": 0.0, "next_step": 0.0}
     begun = started(line, {"beta": 0.4, "step": 0.0, "next_step": 1.0})
     assert begun == pytest.approx({"beta": 0.3, "step": 1.0, "next_step": 1.0})
     assert updated_coefficients(line, step(), t(-1, -1, -1), begun)["next_step"] == 2.0
-    average = objective("reinforce", advantage={"type": "moving_average", "decay": 0.5}, kl="none").knobs
+    average = objective("reinforce", advantage={"type": "moving_average", "decay": 0.5}, kl="none").config
     state = initial_coefficients(average)
     assert state == {"beta": 0.0, "baseline": 0.0, "baseline_weight": 0.0}
     given = step(penalised_reward=t(3, 1), fresh=torch.tensor([1, 1]).bool())
@@ -150,7 +150,7 @@ def test_coefficients() -> None:
 
 
 def test_the_penalty_follows_its_target() -> None:
-    knobs = objective(penalty={"type": "sampled", "beta": 0.5, "target": 0.1}).knobs
+    knobs = objective(penalty={"type": "sampled", "beta": 0.5, "target": 0.1}).config
     state = initial_coefficients(knobs)
     assert state == {"beta": 0.0, "penalty": 0.5, "last_kl_old": 0.0}
     fresh = step(step_start_logp=t(-1, -1, -1), age=t(0, 0))
@@ -159,7 +159,7 @@ def test_the_penalty_follows_its_target() -> None:
     kept = updated_penalty(knobs, reused, t(-1, -1, -1), state)
     assert kept["last_kl_old"] == pytest.approx(math.e - 2)
     assert updated_penalty(knobs, fresh, t(-1, -1, -1), kept) == {"beta": 0.0, "penalty": 1.0, "last_kl_old": 0.0}
-    assert updated_penalty(objective().knobs, fresh, t(-1, -1, -1), {"a": 1.0}) == {"a": 1.0}
+    assert updated_penalty(objective().config, fresh, t(-1, -1, -1), {"a": 1.0}) == {"a": 1.0}
 
 
 def test_factors() -> None:

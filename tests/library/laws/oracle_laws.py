@@ -23,9 +23,9 @@ from tests.library.laws import oracle
 def covered(objective: Objective) -> bool:
     """Whether the oracle has the formulas of an objective."""
     if isinstance(objective, PolicyObjective):
-        knobs = objective.knobs
+        knobs = objective.config
         return knobs.surrogate.type in oracle.SURROGATES and knobs.advantage.type in oracle.ADVANTAGES
-    return not isinstance(objective, PreferenceObjective) or objective.knobs.loss.type in oracle.LOSSES
+    return not isinstance(objective, PreferenceObjective) or objective.config.loss.type in oracle.LOSSES
 
 
 def value(objective: Objective, shape: Shape) -> float | None:
@@ -60,23 +60,23 @@ def plain(case: Case, leaves: dict[str, Tensor], still: dict[str, Tensor]) -> fl
     match objective:
         case PolicyObjective():
             return oracle.policy(
-                objective.knobs,
+                objective.config,
                 objective.max_length,
                 rows,
                 case.state,
                 _as_rows(case.step, still),
             )
         case PreferenceObjective():
-            return oracle.preference(objective.knobs, rows, case.state, _as_rows(case.step, still))
+            return oracle.preference(objective.config, rows, case.state, _as_rows(case.step, still))
         case RewardObjective():
-            return oracle.reward(objective.knobs, rows)
+            return oracle.reward(objective.config, rows)
         case LikelihoodObjective():
-            if objective.knobs.by_probability:
+            if objective.config.by_probability:
                 for row, fixed in zip(rows, _as_rows(case.step, still), strict=True):
                     row["logp"] = [math.exp(p) * logp for p, logp in zip(fixed["logp"], row["logp"], strict=True)]
-            return oracle.tokens(objective.knobs, rows, "logp", -1.0)
+            return oracle.tokens(objective.config, rows, "logp", -1.0)
         case DistillObjective():
-            return oracle.tokens(objective.knobs, rows, "teacher_kl", 1.0)
+            return oracle.tokens(objective.config, rows, "teacher_kl", 1.0)
     raise AssertionError(f"the oracle does not know {type(objective).__name__}: write it down from its definition")
 
 

@@ -54,8 +54,8 @@ def test_the_loss_of_parts_is_that_of_the_step() -> None:
 def test_only_the_surrogate_stays() -> None:
     full = PolicyObjective(POLICY_ROWS["ppo"].settings(entropy=0.01), LONGEST)
     bare = without_extra_terms(full)
-    assert (bare.knobs.kl.type, bare.knobs.entropy, bare.knobs.ptx) == ("none", 0.0, 0.0)
-    assert bare.knobs.surrogate == full.knobs.surrogate and full.knobs.entropy == 0.01
+    assert (bare.config.kl.type, bare.config.entropy, bare.config.ptx) == ("none", 0.0, 0.0)
+    assert bare.config.surrogate == full.config.surrogate and full.config.entropy == 0.01
 
 
 def test_token_columns() -> None:

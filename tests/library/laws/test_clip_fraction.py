@@ -71,6 +71,6 @@ def test_a_metric_that_forgets_the_advantages_sign_is_found() -> None:
         def surrogate(self):  # type: ignore[no-untyped-def]
             return both
 
-    found = [fractions(Wrong(objective.knobs, LONGEST), shape) for shape in SHAPES]
+    found = [fractions(Wrong(objective.config, LONGEST), shape) for shape in SHAPES]
     assert any(metric > share + 0.01 for metric, share in found)
     assert torch.tensor(found).isfinite().all()

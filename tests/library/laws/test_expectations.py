@@ -173,15 +173,15 @@ def test_a_baseline_of_earlier_batches_leaves_the_gradient_unbiased() -> None:
     objective = quiet("reinforce", advantage="moving_average")
     policy = tables(3)
     before = {"beta": 0.0, "baseline": 0.45, "baseline_weight": 0.5}
-    later = Earlier(objective.knobs, LENGTH, before)
+    later = Earlier(objective.config, LENGTH, before)
     assert float((expected_gradient(later, policy, 1) - true_gradient(policy)).abs().max()) < 1e-12
 
 
 class Earlier(PolicyObjective):
     """An objective that begins in a later state."""
 
-    def __init__(self, knobs: object, max_length: int, state: dict[str, float]) -> None:
-        object.__setattr__(self, "knobs", knobs)
+    def __init__(self, config: object, max_length: int, state: dict[str, float]) -> None:
+        object.__setattr__(self, "config", config)
         object.__setattr__(self, "max_length", max_length)
         object.__setattr__(self, "begun", state)
 

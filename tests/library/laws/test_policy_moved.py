@@ -67,7 +67,7 @@ def test_a_kl_pulls_to_the_reference() -> None:
 
 def test_a_bare_objective_has_only_its_surrogate() -> None:
     bare = _bare(objective("ppo", entropy=0.01))
-    assert (bare.knobs.kl.type, bare.knobs.entropy, bare.knobs.whiten) == ("none", 0.0, False)
+    assert (bare.config.kl.type, bare.config.entropy, bare.config.whiten) == ("none", 0.0, False)
 
 
 def test_one_group_has_rows_of_one_token_without_rewards() -> None:

@@ -39,7 +39,7 @@ def term(name: str, ratio: Tensor, old: Tensor, advantage: Tensor, lengths: Tens
     objective = PolicyObjective(PolicyConfig.model_validate({"surrogate": {"type": name, **options}}), 9)
     step = Ragged(lengths, {}, {"old_logp": old, "advantage": advantage})
     inputs = objective._surrogate_inputs(step, old + ratio.log())
-    return objective._surrogate_terms(inputs, objective.knobs.surrogate)
+    return objective._surrogate_terms(inputs, objective.config.surrogate)
 
 
 def test_everything_built_in_has_its_oracle() -> None:

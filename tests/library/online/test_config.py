@@ -110,7 +110,7 @@ def test_how_samples_are_drawn() -> None:
 def test_the_objective_and_the_monitor() -> None:
     found = config("dr_grpo")
     objective = found.objective()
-    assert isinstance(objective, PolicyObjective) and (objective.knobs, objective.max_length) == (found, 8)
+    assert isinstance(objective, PolicyObjective) and (objective.config, objective.max_length) == (found, 8)
     monitor = found.monitor("online.runs.a")
     assert isinstance(monitor, RewardMonitor) and monitor._compares is True and monitor._patience == found.patience
 

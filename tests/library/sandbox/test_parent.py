@@ -78,7 +78,7 @@ def test_the_verdict_follows_the_line_ready() -> None:
 )
 def test_what_is_enough(missing: tuple[str, ...], mechanisms: list[str], holds: bool) -> None:
     box = Sandbox.__new__(Sandbox)
-    box.found = {name: "the kernel has none" if name in missing else "" for name in ISOLATED}
+    box.faults = {name: "the kernel has none" if name in missing else "" for name in ISOLATED}
     assert box.mechanisms == mechanisms
     assert box.holds is holds
 
@@ -87,10 +87,10 @@ def test_a_sandbox_says_what_it_found_and_ends() -> None:
     box = Sandbox()
     with box as same:
         assert same is box and box.alive
-        assert sorted(box.found) == sorted(ISOLATED) and box.holds
+        assert sorted(box.faults) == sorted(ISOLATED) and box.holds
     assert not box.alive and not Path(box._base).exists()
     with Sandbox(isolated=False) as open_box:
-        assert open_box.found == {} and not open_box.holds
+        assert open_box.faults == {} and not open_box.holds
 
 
 def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_classes_of_the_setup() -> None:
     ours, theirs = End(), End()
     ours.learn(names, "here")
     theirs.learn(names, "here")
-    assert [*ours.classes] == ["Node"] and ours.kept == [names["Odd"]]
+    assert [*ours.classes] == ["Node"] and ours.comparing == [names["Odd"]]
     found, _ = theirs.read(ours.write(names["Node"]((1, 2))))
     assert type(found) is names["Node"] and found.x == (1, 2) and found.next is found
     message = json.loads(ours.write(names["Node"](1)))

@@ -86,7 +86,7 @@ def test_a_run_with_the_short_form_and_options_of_the_rows_choice() -> None:
     unset = {"target": None, "horizon": 10000, "end": None, "steps": None}
     assert params.kl.model_dump() == {"type": "loss", "beta": 0.01, "estimator": "k3", **unset}
     assert params.rollout.rounds == 3
-    assert params.objective().knobs is params
+    assert params.objective().config is params
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def make_run(folder: Path, name: str, place: Path) -> TrainingRun:
         source = EpochSource(items(folder, "plain"), 4, 2, 0)
     elif name in PREFERENCE_ROWS:
         objective = PreferenceObjective(PREFERENCE_ROWS[name].settings())
-        trained = moving(trained) if objective.knobs.parts > 1 else trained
+        trained = moving(trained) if objective.config.parts > 1 else trained
         models = ModelSet.load(DEVICE, folder, objective.needs | {"ref_logp"}, trained)
         kind = "feedback" if "label" in objective.needs else "pairs"
         source = preference_source(objective, items(folder, kind), 4, 2, 0, models)

@@ -19,7 +19,7 @@ def test_duels_with_the_answer() -> None:
 
 def test_duels_of_a_group_are_a_ring() -> None:
     found = duels_of([of("p", "x"), of("q", "1"), of("p", "y"), of("p", "z"), of("q", "2")], "group")
-    assert [(duel.mine, duel.theirs) for duel in found] == [(0, 2), (2, 3), (3, 0), (1, 4)]
+    assert [(duel.first, duel.second) for duel in found] == [(0, 2), (2, 3), (3, 0), (1, 4)]
     assert found[3].texts == ("1", "2")
 
 
