@@ -104,7 +104,7 @@ def test_a_secret_in_an_error_is_masked(tmp_path: Path) -> None:
 def test_codes_are_those_of_the_page() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and kind.__base__ is not object]
     made = {kind(what="a", where="b", fix="c").code for kind in kinds if kind is not errors.PosttrainError}
-    page = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8").split("| `code` | what is wrong |")[1]
+    page = (ROOT / "docs/README.md").read_text(encoding="utf-8").split("| `code` | what is wrong |")[1]
     assert made == set(re.findall(r"\| `(\w+)` \|", page)) and len(made) == 11
     assert AliasError(what="a", where="b", fix="c").code == "params"
 
