@@ -56,7 +56,7 @@ ARROWS: Final = {
     3: "1 score of each setting, with its 95 % interval",
     4: "2 difference to the reference on the same prompts",
     5: "3 verdict, corrected for several tests",
-    9: "4 where the gain comes from: format, working, length",
+    9: "4 where the gain comes from",
 }
 """Column of the results table -> the text of its arrow."""
 POINT: Final = """(() => {

@@ -196,8 +196,8 @@ def group_refusal(config: PolicyConfig, group_size: int) -> str | None:
     smallest = config.advantage_entry.smallest_group(config.advantage)
     if config.advantage_entry.grouped and group_size < smallest:
         return (
-            f"advantage '{config.advantage.type}' compares siblings, so in a group of {group_size} every advantage "
-            f"would be 0. Use a group size of {smallest} or more, or algorithm 'reinforce'"
+            f"advantage '{config.advantage.type}' compares the samples of a group, so in a group of {group_size} "
+            f"every advantage would be 0. Use a group size of {smallest} or more, or algorithm 'reinforce'"
         )
     return None
 

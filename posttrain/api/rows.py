@@ -94,7 +94,7 @@ def examples_of(
             raise DataError(what=error.what, where=f"{argument}[{number}]", fix=error.fix) from error
         longest = max(map(len, examples[-1].rows))
         if text.context is not None and longest > text.context:
-            what = f"{longest} tokens are longer than the model's context of {text.context}"
+            what = f"it has {longest} tokens, more than the model's context of {text.context}"
             raise DataError(what=what, where=f"{argument}[{number}]", fix="Shorten it or leave it out")
     if isinstance(objective, PreferenceObjective) and objective.mismatched and text.context is not None:
         answered = [row for example in examples for row in example.rows]

@@ -38,7 +38,12 @@ def workspace(smoke_workspace: Path, tmp_path_factory: pytest.TempPathFactory) -
         ("sft main", "epochs: 3.0", "epochs: -1", ["sft.runs.main.epochs", "-1", "greater than 0"]),
         ("sft main", "epochs: 3.0", "epochs: .nan", ["sft.runs.main.epochs", "finite number"]),
         ("sft main", "epochs: 3.0", "epochs: 3.0\n      epochs: 4", ["params.yaml", "duplicate key"]),
-        ("online grpo", "group_size: 8", "group_size: 1", ["rollout.group_size = 1", "compares siblings", "reinforce"]),
+        (
+            "online grpo",
+            "group_size: 8",
+            "group_size: 1",
+            ["rollout.group_size = 1", "compares the samples of a group", "reinforce"],
+        ),
         ("online grpo", "algorithm: grpo", "algorithm: gropo", ["gropo", "Did you mean 'grpo'?"]),
         ("online grpo", "beta: 0.02", "estimator: k1", ["k1 in the loss", "expectation 0", "k3"]),
         ("online grpo", "{correct: 1.0", "{corect: 1.0", ["unknown reward 'corect'", "Did you mean 'correct'?"]),

@@ -159,5 +159,5 @@ def test_a_kernel_with_other_values_is_not_used(capsys: pytest.CaptureFixture[st
     with installed(Kernel(factor=1.1)):
         found = attended(packed)
         assert noted("attention") == "FlashAttention 2"
-    assert "FlashAttention 4 is not used for 16 heads of 8 (it gives other values)" in capsys.readouterr().out
+    assert "FlashAttention 4 is not used for 16 heads of 8 (it computes different values)" in capsys.readouterr().out
     assert torch.equal(found[0], expected[0])

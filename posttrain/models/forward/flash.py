@@ -107,7 +107,7 @@ def _fault(kind: str, heads: Heads) -> str | None:
             results, again = _results(heads, window), _results(heads, window)
             for one, other in zip(results, expected, strict=True):
                 if not float((one - other).abs().max()) <= TOLERANCE * float(other.abs().max()):
-                    return "it gives other values"
+                    return "it computes different values"
             if deterministic and not all(map(torch.equal, results, again)):
                 return "it is not deterministic"
     except FAULTS as error:

@@ -40,7 +40,7 @@ def test_flat_and_padded() -> None:
     assert values.dtype == torch.float32 and values.tolist() == [1, 2, 3]
     assert flat("a", torch.tensor([[1, 9], [2, 3]]), MASK).dtype == torch.long
     assert padded(values, MASK).tolist() == [[1, 0], [2, 3]]
-    with pytest.raises(ParamsError, match="that of the mask"):
+    with pytest.raises(ParamsError, match="the mask's shape is"):
         flat("a", column[:, :1], MASK)
 
 

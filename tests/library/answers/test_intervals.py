@@ -86,7 +86,7 @@ def test_same_end() -> None:
 
 def test_normal_refuses_what_is_no_interval() -> None:
     assert normal([span(1, 1, "[)")]) == ()
-    with pytest.raises(Unreadable, match="wrong way round"):
+    with pytest.raises(Unreadable, match="in the wrong order"):
         normal([span(2, 1)])
     with pytest.raises(Unreadable, match="infinity does not belong"):
         normal([Span(Num.of(1), True, INFINITY, True)])

@@ -114,7 +114,7 @@ def test_numbers_without_a_meaning_are_refused(model: tuple[Any, Any], wrong: di
 @pytest.mark.parametrize("turns", [[{"role": "user", "content": "hi"}], []])
 def test_a_row_that_the_assistant_does_not_end_is_named(model: tuple[Any, Any], turns: list[dict[str, str]]) -> None:
     rows = [{"prompt": "a", "completion": "b"}, {"messages": turns}]
-    with pytest.raises(DataError, match=r"rows\[1\]: it does not end with a turn of the assistant"):
+    with pytest.raises(DataError, match=r"rows\[1\]: it does not end with an assistant turn"):
         posttrain.train_model(*model, rows)
 
 

@@ -86,7 +86,7 @@ def test_a_reward_model_scores_the_samples(folder: Path, tmp_path: Path) -> None
     given = {"reward": {"model": 1.0}, "reward_model": tmp_path / "model", "settings": settings}
     trained = posttrain.train_online(*posttrain.load_model(folder), PROMPTS, **given)
     assert len({row["reward_model"] for row in trained}) > 1
-    with pytest.raises(ParamsError, match="is the score of a reward model"):
+    with pytest.raises(ParamsError, match="needs a reward model"):
         posttrain.train_online(*posttrain.load_model(folder), PROMPTS, {"model": 1.0}, settings=settings)
 
 
@@ -183,8 +183,8 @@ LORA: Any = {"type": "lora", "rank": 4}
             posttrain.RewardTraining(),
             "the settings need models that are not loaded: a head that scores",
         ),
-        (posttrain.SftConfig(), grpo(), "it is a OnlinePolicyConfig, and train_model takes a SupervisedConfig"),
-        (posttrain.SftConfig(), {"epochs": 1}, "it is a dict, and train_model takes"),
+        (posttrain.SftConfig(), grpo(), "it is a OnlinePolicyConfig, but train_model expects a SupervisedConfig"),
+        (posttrain.SftConfig(), {"epochs": 1}, "it is a dict, but train_model expects"),
     ],
 )
 def test_models_and_settings_must_fit(folder: Path, loaded: Any, trained: Any, because: str) -> None:

@@ -74,7 +74,7 @@ def test_labels_train_it_too(model: tuple[Any, Any]) -> None:
 
 def test_wrong_models_and_rows_are_named(model: tuple[Any, Any]) -> None:
     scorer = posttrain.reward_model(model[0])
-    with pytest.raises(ParamsError, match=r"reward trains a reward model.*posttrain\.reward_model"):
+    with pytest.raises(ParamsError, match=r"reward trains reward models.*posttrain\.reward_model"):
         posttrain.train_model(*model, pairs(WORDS), "reward")
     with pytest.raises(ParamsError, match="dpo trains language models, and this is not one"):
         posttrain.train_model(scorer, model[1], pairs(WORDS), "dpo")

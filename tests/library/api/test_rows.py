@@ -49,7 +49,7 @@ def test_settings_of_a_call() -> None:
     assert isinstance(dpo, PreferenceTraining) and dpo.nll == 0.5
     with pytest.raises(ParamsError, match="a call only compares the answers of one row"):
         config("reward", {"compare": "ranks"})
-    with pytest.raises(ParamsError, match="'grpo' learns from its own samples"):
+    with pytest.raises(ParamsError, match="'grpo' trains on the policy's samples"):
         config("grpo")
 
 
@@ -77,7 +77,7 @@ def test_pairs_and_labels(text: ChatText) -> None:
     [
         (3, r"it is a number, not a row|not a row"),
         ({"question": "a", "response": "b"}, "Rename 'question' to 'prompt'"),
-        ({"messages": [{"role": "user", "content": "a"}]}, "it does not end with a turn of the assistant"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "it does not end with an assistant turn"),
         (Example([]), "it is an example, but other rows are not"),
     ],
 )

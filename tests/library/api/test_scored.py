@@ -30,5 +30,5 @@ def test_each_prompt_is_sampled_and_scored(tmp_path: Path) -> None:
     policy = posttrain.load_frozen(tmp_path / "model", config)
     again = sample_and_score(policy, None, ["1+1", "2+2"], config)
     assert [one.text for one in again.rollouts] == [one.text for one in found.rollouts]
-    with pytest.raises(ParamsError, match="it is a dict, and sample_and_score takes"):
+    with pytest.raises(ParamsError, match="it is a dict, but sample_and_score expects"):
         sample_and_score(*own, ["1+1"], {"samples": 2})  # type: ignore[arg-type]

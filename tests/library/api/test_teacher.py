@@ -77,7 +77,7 @@ def test_models_of_a_folder_have_a_teacher(folders: tuple[Path, Path]) -> None:
 
 def test_what_cannot_be_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
     student, tokenizer = posttrain.load_model(folders[0])
-    with pytest.raises(ParamsError, match=r"demonstrations: own = 0\.5 learns from given answers"):
+    with pytest.raises(ParamsError, match=r"demonstrations: own = 0\.5 also trains on given answers"):
         posttrain.distill(student, tokenizer, folders[1], PROMPTS, "gkd", settings=SETTINGS)
     with pytest.raises(ParamsError, match="'sft' is unknown"):
         posttrain.distill(student, tokenizer, folders[1], PROMPTS, "sft")

@@ -11,12 +11,12 @@ import pytest
 from posttrain.data.turns import (
     FIELDS,
     RowError,
+    _as_json,
     _call,
     _fields,
     _from_value,
     _has_more,
     _json,
-    _kept,
     _part,
     _tools,
     _turn,
@@ -184,7 +184,7 @@ def test_calls_in_the_form_of_templates() -> None:
 
 
 def test_tools_of_a_row_as_json() -> None:
-    assert _tools({"tools": [{**TOOL, "x": None}]}) == _tools({"tools": json.dumps([TOOL])}) == _kept([TOOL])
+    assert _tools({"tools": [{**TOOL, "x": None}]}) == _tools({"tools": json.dumps([TOOL])}) == _as_json([TOOL])
     assert _tools({}) is None and _tools({"tools": "[]"}) is None
     with refused("'tools' is {'a': 1}; give a list of function schemas"):
         _tools({"tools": {"a": 1}})
@@ -199,6 +199,6 @@ def test_variables_of_a_row_as_json() -> None:
 
 
 def test_json() -> None:
-    assert _kept({"b": "é", "a": [1]}) == '{"b":"é","a":[1]}'
+    assert _as_json({"b": "é", "a": [1]}) == '{"b":"é","a":[1]}'
     assert _json("[1]") == [1] and _json("[1") is None
     assert _without_nulls({"a": None, "b": [{"c": None, "d": 1}]}) == {"b": [{"d": 1}]} and _without_nulls(3) == 3

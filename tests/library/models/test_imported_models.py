@@ -114,7 +114,7 @@ def test_a_classifier_of_several_labels_is_refused(tmp_path: Path) -> None:
     folder = scorer_folder(tmp_path / "rm")
     model = MistralForSequenceClassification.from_pretrained(folder, num_labels=2, ignore_mismatched_sizes=True)
     model.save_pretrained(folder)
-    with pytest.raises(ModelError, match=r"gives 2 numbers for a text .*Use a reward model with num_labels 1"):
+    with pytest.raises(ModelError, match=r"returns 2 numbers for a text .*Use a reward model with num_labels 1"):
         fetch_model(str(folder), None, tmp_path / "base")
     assert not (tmp_path / "base").exists()
 

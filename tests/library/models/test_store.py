@@ -94,7 +94,7 @@ NORM = "model.norm.weight"
         (cut("model.safetensors"), "the weights cannot be read"),
         (huge_header, "the weights cannot be read"),
         (lambda folder: (folder / "model.safetensors").unlink(), "the weights cannot be read"),
-        (cut("config.json"), "not what manifest.json says: config.json"),
+        (cut("config.json"), "files differ from manifest.json: config.json"),
         (config(model_type="nonesuch"), "cannot be read"),
         (config(architectures=["EvilForCausalLM"]), "architectures = ['EvilForCausalLM'] is not an architecture of"),
     ],

@@ -70,7 +70,7 @@ def test_shares_of_the_divergence() -> None:
     assert config(weights={"a": 3.0, "b": 1.0}).shares(["a", "b"], "here") == [0.75, 0.25]
     for given, models, what in (
         ({"served": {"a": SERVER}}, ["a"], "here.served has a teacher with the name of a model, a"),
-        ({"weights": {"a": 1.0}}, ["a", "b"], "here.weights name a, and the teachers are a, b"),
+        ({"weights": {"a": 1.0}}, ["a", "b"], "here.weights has a, but the teachers are a, b"),
         ({"weights": {"a": 1.0}}, ["a"], "here.weights share the divergence among teachers, but a is the only teacher"),
     ):
         with pytest.raises(ParamsError) as refused:

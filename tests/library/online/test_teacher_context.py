@@ -69,7 +69,7 @@ def test_two_contexts_of_one_prompt_are_refused(text: ChatText) -> None:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        (("2+3", "5", {"hint": "add"}), r"it has \{hnt\}, and row p0 of a.parquet .* It has answer, hint"),
+        (("2+3", "5", {"hint": "add"}), r"it has \{hnt\}, but row p0 of a.parquet .* It has answer, hint"),
         (("2+3", "", {"hnt": ["add"]}), r"no such text or number. It has none"),
     ],
 )

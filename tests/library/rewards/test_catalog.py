@@ -89,7 +89,7 @@ def test_reward_models() -> None:
     assert learned(plain) == {} and list(learned(model)) == ["mine"]
     need_reward_model(plain, "none")
     need_reward_model(model, "reward/main")
-    with pytest.raises(ValueError, match="Name one"):
+    with pytest.raises(ValueError, match="Set one"):
         need_reward_model(model, "none")
     with pytest.raises(ValueError, match="Add `model` to reward"):
         need_reward_model(plain, "reward/main")

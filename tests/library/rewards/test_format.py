@@ -51,8 +51,8 @@ def test_a_truncated_text_and_one_without_a_number_are_not_well_formed() -> None
     ("options", "message"),
     [
         ({"tags": ["a", "A"]}, "tags must be different names"),
-        ({"tags": ["a"], "template": "a"}, "two forms"),
-        ({"empty": "allow"}, "only with tags"),
+        ({"tags": ["a"], "template": "a"}, "exclude each other"),
+        ({"empty": "allow"}, "only works with tags"),
         ({"template": "("}, "not a regular expression"),
     ],
 )

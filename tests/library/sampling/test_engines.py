@@ -20,7 +20,7 @@ def test_names_of_engines() -> None:
 @pytest.mark.parametrize(
     ("name", "sampling", "args", "servers", "fault"),
     [
-        ("builtin", {}, {"seed": 1}, 1, "engine builtin has no settings of its own"),
+        ("builtin", {}, {"seed": 1}, 1, "engine builtin has no extra settings"),
         ("builtin", {}, {}, 2, "engine builtin has no servers"),
         (
             "vllm",

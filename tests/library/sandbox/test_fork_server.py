@@ -24,7 +24,7 @@ def test_a_step_is_tried_in_another_process() -> None:
 
 
 def test_isolation_is_found_if_it_is_wanted(tmp_path: Path) -> None:
-    assert Isolation(tmp_path, False).found == {}
+    assert Isolation(tmp_path, False).faults == {}
 
 
 @pytest.mark.parametrize("group", [True, False])

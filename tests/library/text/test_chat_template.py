@@ -147,7 +147,7 @@ def test_where_contents_and_names_begin() -> None:
     ],
 )
 def test_markup_in_tool_use_and_variables_is_refused(given: Mapping[str, Any], part: str) -> None:
-    with pytest.raises(DataError, match=f"the {part} of a conversation holds") as refused:
+    with pytest.raises(DataError, match=f"the {part} of a conversation contains") as refused:
         template().check_written(replace(Conversation(TALK, name="row r1"), **given))
     assert refused.value.where == "tokenizer, row r1"
 

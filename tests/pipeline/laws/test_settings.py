@@ -101,13 +101,13 @@ def test_a_run_with_the_short_form_and_options_of_the_rows_choice() -> None:
         ("dapo", {"kl": "loss"}, ".kl.beta: missing. Write the coefficient of the KL"),
         ("dapo", {"kl": {"beta": 0.1}}, ".kl.beta: not an option of type none. It belongs to type loss, reward_token"),
         ("grpo", {"update": {"delta": 0.1}}, ".update.delta: not an option of type adamw. It belongs to type trpo"),
-        ("cispo", {"surrogate": {"high": -0.2}}, "edge 1 + high at 0.8, so samples of the policy itself"),
+        ("cispo", {"surrogate": {"high": -0.2}}, "edge 1 + high at 0.8, so even samples of the current policy"),
         ("grpo", {"kl": {"horizon": 7}}, "horizon only works with a target. Remove horizon, or set target"),
         ("grpo", {"kl": {"end": 0.0}}, "end and steps only work together. Set both, or neither"),
         ("grpo", {"kl": {"end": 0.0, "steps": 3, "target": 1.0}}, "`target` and `end` both change beta. Remove one"),
         ("grpo", {"surrogate": {"high_end": 0.1}}, "low_end or high_end and steps only work together. Set both, or"),
         ("grpo", {"surrogate": {"steps": 3}}, "low_end or high_end and steps only work together. Set both, or neither"),
-        ("gspo", {"surrogate": {"high_end": 0.0, "steps": 3}}, "so samples of the policy itself"),
+        ("gspo", {"surrogate": {"high_end": 0.0, "steps": 3}}, "so even samples of the current policy"),
         (
             "cispo",
             {"surrogate": {"low_end": 0.1, "steps": 3}},
@@ -178,8 +178,8 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
         ("rloo", replay, "no ratio to correct"),
         ("trpo", replay, "earlier rounds used other policies"),
         ("ppo_penalty", replay, "earlier rounds used other policies"),
-        ("grpo", {"rollout": {"group_size": 1}}, "compares siblings"),
-        ("nash_md", {"rollout": {"group_size": 1}}, "compares siblings"),
+        ("grpo", {"rollout": {"group_size": 1}}, "compares the samples of a group"),
+        ("nash_md", {"rollout": {"group_size": 1}}, "compares the samples of a group"),
         (
             "pass_at_k",
             {"rollout": {"group_size": 4}},
@@ -192,14 +192,14 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
         ("grpo", {"text": {"rows": 2}}, "text is only used if ptx is above 0"),
         ("grpo", {"ptx": 1.0}, "ptx trains on a corpus"),
         ("grpo", {"corpus": "two_step/corpus"}, "ptx trains on a corpus"),
-        ("grpo", {"reward_model": "reward/main"}, "where the reward `model` is"),
+        ("grpo", {"reward_model": "reward/main"}, "the reward `model` need each other"),
         (
             "ppo",
             {"ptx": 1.0, "corpus": "two_step/corpus", "rollout": {"sampling": {"temperature": 0.7}}},
             "at temperature 1",
         ),
         ("gkd", {"teacher": "sft/main", "demonstrations": "two_step/chat"}, "nothing to learn"),
-        ("gkd", {"teacher": "reward/main", "demonstrations": "none"}, "learns from given answers too"),
+        ("gkd", {"teacher": "reward/main", "demonstrations": "none"}, "also trains on given answers"),
         ("context_distill", {"teacher": "sft/main", "demonstrations": "none"}, "needs context"),
     ):
         named = (DISTILL if algorithm in DISTILL_ROWS else ONLINE)[algorithm]

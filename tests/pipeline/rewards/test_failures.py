@@ -101,7 +101,7 @@ def test_small_rounds_are_counted_together() -> None:
     resumed.load(counted.tensor())
     resumed.check(half)  # 6 of 72
     resumed.check(half)  # 7 of 76
-    with pytest.raises(RewardError, match="10% of the last 80 are more than max_failed"):
+    with pytest.raises(RewardError, match="10% of the last 80 exceed max_failed"):
         resumed.check(half)
     with pytest.raises(RewardError, match="4 of 4 completions"):
         limit(reward, 1.0).check(reward.score([rollout_of("down")] * 4))
@@ -214,7 +214,7 @@ def test_small_rounds_count_the_failures_of_a_metric_together_and_a_checkpoint_k
         counted.check([*scored[start : start + 4], *scored[60 : 60 + 28]])
     resumed = limit(reward, 0.15)
     resumed.load(counted.tensor())
-    with pytest.raises(RewardError, match="of the last 148 are more than max_failed"):
+    with pytest.raises(RewardError, match="of the last 148 exceed max_failed"):
         resumed.check([*scored[:18], *scored[90:92]])
 
 

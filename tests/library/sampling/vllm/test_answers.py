@@ -70,7 +70,7 @@ def test_experts() -> None:
     experts = [[[1, 0], [2, 3]], [[0, 1], [3, 2]], [[2, 0], [1, 3]]]
     found = read_experts(encoded(experts), 4, [1])
     assert found.tolist() == [[[2, 3]], [[3, 2]], [[1, 3]], [[-1, -1]]] and found.dtype == torch.int16
-    with pytest.raises(ValueError, match="of 5 tokens"):
+    with pytest.raises(ValueError, match="do not fit 5 tokens"):
         read_experts(encoded(experts), 5, [1])
     model = mixture()
     assert router_layers(model) == [0, 1]
