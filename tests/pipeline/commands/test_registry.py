@@ -65,5 +65,5 @@ def test_names_that_gto_does_not_read_are_refused() -> None:
     for name in ("grpo_", "grpo-"):
         with pytest.raises(ParamsError, match="does not allow the name"):
             artifact_of(name)
-        with pytest.raises(ParamsError, match="not a name"):
+        with pytest.raises(ParamsError, match="not a valid name"):
             require_stage(name)

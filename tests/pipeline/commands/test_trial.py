@@ -159,7 +159,7 @@ def test_a_csv_file_with_another_separator_and_encoding_is_scored(capsys: pytest
     assert "1 row: 1 ok; mean 1.000 of 1 score; slowest" in capsys.readouterr().out
     with pytest.raises(DataError, match="set separator"):
         reward.run(parser("reward").parse_args(words))
-    with pytest.raises(ParamsError, match="no encoding 'cp99'"):
+    with pytest.raises(ParamsError, match="'cp99' is not an encoding"):
         reward.run(parser("reward").parse_args([*words, "--encoding", "cp99"]))
     with pytest.raises(DataError, match="separator and encoding apply only to csv files"):
         reward.run(parser("reward").parse_args([*words[:4], written(RIGHT), "--separator", ";"]))

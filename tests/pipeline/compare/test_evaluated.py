@@ -31,7 +31,7 @@ def test_an_evaluated_policy(tmp_path: Path) -> None:
     assert other.trained == "" and other.curve == {}
     assert scores([found, found]).shape == (2, 2)
     check_same_prompts([found, found])
-    with pytest.raises(DataError, match=r"m and n were evaluated on different prompts \(1 are the same\)"):
+    with pytest.raises(DataError, match=r"m and n were evaluated on different prompts \(1 in common\)"):
         check_same_prompts([found, other])
 
 

@@ -56,7 +56,7 @@ def test_nothing_clear_says_so() -> None:
 def test_an_unknown_setting_gets_the_labels_of_all_settings_without_the_names_of_trainings() -> None:
     with pytest.raises(PipelineError) as raised:
         compare(study(), "nope")
-    listed = raised.value.fix.removeprefix("The settings: ").rpartition(". ")[0].split(" | ")
+    listed = raised.value.fix.removeprefix("The settings are ").rpartition(". ")[0].split(" | ")
     assert sorted(listed) == sorted(f"{name}, kl {kl}" for name in ("grpo", "dr_grpo", "cispo") for kl in KLS)
     with pytest.raises(PipelineError, match="Did you mean 'cispo, kl none'"):
         compare(study(), "cispo, kl nome")

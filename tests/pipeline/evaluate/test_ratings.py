@@ -183,9 +183,9 @@ def test_other_prompts_are_refused() -> None:
         ("{against: fiv}", "evaluate.ratings.main.against: evaluate.policies has no 'fiv'. Did you mean 'five'"),
         ("{policies: [one]}", "a single policy has no opponent"),
         ("{polices: [one]}", "polices: unknown key. Did you mean 'policies'"),
-        ("{alpha: 0.1}", "alpha: has no effect without a judge"),
+        ("{alpha: 0.1}", "alpha has no effect without a judge"),
         ("{judge: {url: 'http://localhost:1/v1', model: m, mode: score}}", "judge.mode"),
-        ("{scores: {correct: 1.0}, judge: {url: 'http://localhost:1/v1', model: m}}", "scores: has no effect"),
+        ("{scores: {correct: 1.0}, judge: {url: 'http://localhost:1/v1', model: m}}", "scores has no effect"),
     ],
 )
 def test_check_refuses_what_cannot_be_rated(run: str, said: str) -> None:

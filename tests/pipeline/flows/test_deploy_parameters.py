@@ -60,8 +60,8 @@ def test_a_sweep_of_a_file_is_read_again_by_each_run() -> None:
         (["--seeds", "1"], "--seeds needs --sweep"),
         (["-S", f"{BETA}=0.1", "-S", f"{BETA}=0.2"], "'online.runs.a.kl.beta' is given twice"),
         (["onlin"], "onlin"),
-        (["--name", "a/b"], "'a/b' is not a name of a deployment"),
-        (["--name", " "], "is not a name of a deployment"),
+        (["--name", "a/b"], "'a/b' is not a valid name for a deployment"),
+        (["--name", " "], "is not a valid name for a deployment"),
     ],
 )
 def test_wrong_words_are_refused(words: list[str], said: str) -> None:

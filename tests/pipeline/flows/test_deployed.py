@@ -115,7 +115,7 @@ def test_what_is_wrong_is_refused_before_a_deployment_is_made(small: Project) ->
         (["--env", "JUDGE_KEY=a"], "does not refer to a stored value"),
         (["--rrule", "EVERY DAY"], "'EVERY DAY' is not a schedule"),
         (["onlin"], "onlin"),
-        (["--name", "a/b"], "'a/b' is not a name of a deployment"),
+        (["--name", "a/b"], "'a/b' is not a valid name for a deployment"),
     ):
         done = command(small, *SERVE, "--name", "wrong", *words)
         assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr, done.stderr

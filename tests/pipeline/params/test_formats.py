@@ -24,7 +24,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("format: 1\n", "format = 1, of an earlier version. Version 0.1 wrote it"),
+        ("format: 1\n", "format = 1 is the format of an earlier version. Version 0.1 wrote it"),
         ("format: 3\n", "made by a newer posttrain (format 3; this one reads formats up to 2)"),
         ("format: two\n", "format = 'two' is not a format version"),
     ],

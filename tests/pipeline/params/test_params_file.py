@@ -45,7 +45,7 @@ def test_at() -> None:
         ("evaluate: {xyz: 3}\n", "It belongs to evaluate.settings, or to evaluate.policies"),
         ("data: {xyz: 3}\n", "A run is data.GROUP.NAME; groups are"),
         ("sft: {runs: 3}\n", "sft.runs is 3, not a mapping"),
-        ("format: 1\nsft: {}\n", "format = 1, of an earlier version"),
+        ("format: 1\nsft: {}\n", "format = 1 is the format of an earlier version"),
     ],
 )
 def test_what_is_refused(text: str, message: str, tmp_path: Path) -> None:

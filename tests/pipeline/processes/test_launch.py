@@ -248,7 +248,7 @@ def test_the_device_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
             launch._device(device, 0)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert launch._device("auto", 3) == "cuda" and chosen == [1]
-    with pytest.raises(ParamsError, match="the run has 3 processes on this host, and 2 GPUs"):
+    with pytest.raises(ParamsError, match="the run has 3 processes on this host, but can use only 2 GPUs"):
         launch._device("cuda", 0, 3)
 
 

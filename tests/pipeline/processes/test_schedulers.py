@@ -156,7 +156,7 @@ def test_a_world_without_a_place_to_meet_is_refused(monkeypatch: pytest.MonkeyPa
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(RANK, "0")
     monkeypatch.setenv(SIZE, "2")
-    with pytest.raises(PosttrainError, match="sft@main: WORLD_SIZE is set and MASTER_ADDR is not"):
+    with pytest.raises(PosttrainError, match="sft@main: WORLD_SIZE is set but MASTER_ADDR is not"):
         check_size("sft@main", 2)
     monkeypatch.setenv(SIZE, "1")
     check_size("sft@main", 2)
@@ -191,7 +191,7 @@ def test_the_variables_of_slurm_are_read(monkeypatch: pytest.MonkeyPatch) -> Non
     assert RANK not in os.environ, "a shell of srun, from which POSTTRAIN_LAUNCH starts the processes, is no task"
     monkeypatch.delenv(LAUNCH)
     monkeypatch.delenv("SLURM_LOCALID")
-    with pytest.raises(PipelineError, match="SLURM_STEP_ID is set and SLURM_LOCALID is not"):
+    with pytest.raises(PipelineError, match="SLURM_STEP_ID is set but SLURM_LOCALID is not"):
         read_slurm()
     assert RANK not in os.environ
     monkeypatch.setenv("SLURM_LOCALID", "1")

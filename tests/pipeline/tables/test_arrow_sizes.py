@@ -39,7 +39,7 @@ def test_the_size_does_not_depend_on_packing() -> None:
 
 def test_damage_is_an_error() -> None:
     data = written(TABLE)
-    with pytest.raises(ValueError, match="and the file ends before"):
+    with pytest.raises(ValueError, match="but the file ends before"):
         sizes(data[: len(data) // 2])
     with pytest.raises(ValueError, match="a message is damaged"):
         sizes(struct.pack("<I", 4) + b"\xff\xff\xff\x7f")
@@ -89,7 +89,7 @@ def test_shared_values_count_for_each_row() -> None:
     nested = pa.StructArray.from_arrays([words.dictionary_encode(), words], ["a", "b"])
     assert shared_size(nested) == 19
     assert shared_size(pa.array([["a", "b"], ["c"]], pa.list_(pa.string_view()))) == 3
-    with pytest.raises(ValueError, match="a column of the type run_end_encoded"):
+    with pytest.raises(ValueError, match="columns of the type run_end_encoded"):
         shared_size(pa.RunEndEncodedArray.from_arrays([2, 4], ["a", "b"]))
 
 

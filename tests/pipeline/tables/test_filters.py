@@ -202,13 +202,13 @@ def test_too_short_and_too_long_rows_are_removed(capsys: pytest.CaptureFixture[s
 
 def test_a_filter_that_removes_every_row_is_an_error() -> None:
     put("mine", "chat", [chat(0, "long enough", "1"), chat(1, "no", "2", "heldout")])
-    why = r"heldout' is left of 1 row \(1 left out: shorter or longer than min_chars 8, max_chars none\)\. Relax"
+    why = r"heldout' remains of 1 row \(1 left out: shorter or longer than min_chars 8, max_chars none\)\. Relax"
     with pytest.raises(DataError, match=why):
         left("mine/chat", min_chars=8)
     put("exam", "prompts", [prompt(0, "only training", "train")])
     with pytest.raises(ParamsError, match="against = exam/prompts: this table has no held-out or test rows"):
         left("mine/chat", against="exam/prompts")
-    with pytest.raises(ParamsError, match="no row is left"):
+    with pytest.raises(ParamsError, match="must be <= max_chars"):
         left("mine/chat", min_chars=8, max_chars=7)
 
 
@@ -377,7 +377,7 @@ def test_a_judge_chooses_rows_of_a_table_of_others(endpoint: Endpoint) -> None:
             {"reward": {"judge": {"url": "http://127.0.0.1:1/v1", "model": "m", "mode": "group"}}, "best": 1},
             "reward.judge: mode group compares samples of a prompt, but rows are scored separately. Use score",
         ),
-        ({}, "no filter is set, so no row is left out"),
+        ({}, "no filter is set, so no row would be left out"),
         ({"ngram": 5, "min_chars": 3}, "ngram = 5: it needs a table in against, but against is none"),
     ],
 )
@@ -457,11 +457,11 @@ def test_rows_with_tools_are_not_shown_to_a_reward_model(judges: dict[str, Path]
     used = pl.when(pl.col("problem") == "p2").then(pl.lit(tools))
     columns = {"fields": pl.lit(None, pl.String), "tools": used}
     write_tables({"chat": with_ids(table.drop("id").with_columns(**columns), "chat")}, Path("data/theirs"))
-    with pytest.raises(DataError, match="1 of 4 rows use tools, which a reward model is not shown"):
+    with pytest.raises(DataError, match="1 of 4 rows use tools, which a reward model does not see"):
         scored("theirs/chat", reward_model="reward/main", reward={"model": 1.0}, best=1)
 
 
 def test_a_score_that_no_row_reaches_is_an_error() -> None:
     put("theirs", "chat", [chat(n, f"Question {n}?", f"Answer {n}.") for n in range(4)])
-    with pytest.raises(DataError, match="no row of the split 'train' is left"):
+    with pytest.raises(DataError, match="no row of the split 'train' remains"):
         scored("theirs/chat", reward=LENGTH, min_score=2.0)

@@ -37,5 +37,5 @@ def test_without_weights_all_rows_stay() -> None:
 
 
 def test_a_source_of_which_nothing_is_used() -> None:
-    with pytest.raises(DataError, match=r"with weight 0\.01 none of the 4 training rows of 0\.jsonl is used"):
+    with pytest.raises(DataError, match=r"with weight 0\.01, none of its 4 training rows of 0\.jsonl are used"):
         mix_by_weight(ROWS, sources(0.01, 1.0), "a", print)

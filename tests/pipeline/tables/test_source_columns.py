@@ -62,5 +62,5 @@ def test_what_is_refused() -> None:
     with pytest.raises(DataError, match="a 'chat' table has no column 'x'"):
         options(template={"x": "a"}).check("chat", ["prompt"], "here")
     for wrong in ({"template": {"a": "{b.c}"}}, {"rename": {"a": "b"}, "template": {"b": "x"}}, {"where": {"a": {}}}):
-        with pytest.raises(ValueError, match=r"braces|made twice|min, max or both"):
+        with pytest.raises(ValueError, match=r"braces|created twice|min, max or both"):
             options(**wrong)

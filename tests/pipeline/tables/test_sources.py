@@ -168,14 +168,14 @@ def test_rows_per_source_follow_the_weights() -> None:
 def test_a_weight_that_uses_no_row_of_a_source_is_refused() -> None:
     put("a.jsonl", 0, 5)
     put("b.jsonl", 10, 5)
-    with pytest.raises(DataError, match=r"here.chat.0: with weight .* none of the 5 training rows of a.jsonl is used"):
+    with pytest.raises(DataError, match=r"here.chat.0: with weight .* none of its 5 training rows of a.jsonl are used"):
         load({"path": "a.jsonl", "weight": 1}, {"path": "b.jsonl", "weight": 100}, heldout_share=0.0)
 
 
 def test_a_source_whose_rows_are_all_those_of_another_is_the_one_that_is_named() -> None:
     put("a.jsonl", 0, 20)
     put("b.jsonl", 5, 10)
-    with pytest.raises(DataError, match=r"here.chat.1: with weight 1 none of the 0 training rows of b.jsonl is used"):
+    with pytest.raises(DataError, match=r"here.chat.1: with weight 1, none of its 0 training rows of b.jsonl are used"):
         load({"path": "a.jsonl", "weight": 2}, {"path": "b.jsonl", "weight": 1}, heldout_share=0.0)
 
 
@@ -311,7 +311,7 @@ def test_a_table_without_training_rows_is_refused(name: str, word: str) -> None:
         check_rows()
     put("b/dev.jsonl", 10, 10)
     with pytest.raises(
-        DataError, match=r"'train' is empty. The table has 20 of 20 rows read: 20 heldout .*ame the training rows"
+        DataError, match=r"'train' is empty. The table has 20 of the 20 rows read: 20 heldout .*ame the training rows"
     ):
         load({"path": name}, {"path": "b"})
 

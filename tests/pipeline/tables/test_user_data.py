@@ -332,7 +332,7 @@ def test_answers_as_json_writes_them(capsys: pytest.CaptureFixture[str]) -> None
     [
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl line 2: not valid JSON (Expecting value, column"),
         ("a.jsonl", b'{"text": "a"}\n\n{"text": "\xff"}\n', "a.jsonl line 3: not UTF-8 (byte 0xff)"),
-        ("a.jsonl", b'{"text": "a", "text": "b"}\n', "a.jsonl line 1: the name 'text' is there twice"),
+        ("a.jsonl", b'{"text": "a", "text": "b"}\n', "a.jsonl line 1: the name 'text' occurs twice"),
         ("a.jsonl", b'{"text": "a", "x": NaN}\n', "a.jsonl line 1: NaN is not a number in JSON"),
         ("a.jsonl", b'{"text": "a", "x": -Infinity}\n', "-Infinity is not a number in JSON"),
         ("a.jsonl", b'["text"]\n', "a.jsonl line 1: not a JSON object; write one JSON object per line"),
@@ -354,7 +354,7 @@ def test_answers_as_json_writes_them(capsys: pytest.CaptureFixture[str]) -> None
         ("a.csv", b'text,x\na,"b""\nc",1\n"d\ne",2,"f\n3,4\n5,"g"\n', "line 5: the quote that opens there is not"),
         ("a.csv", b'text,"x\na,b\n', "a.csv cannot be read (line 1: the quote that opens there is not closed (line 2"),
         ("a.csv", b'text\n\n5" disk\n"b"c\n', "line 4: the quote that opens there is not closed (line 4: ',' expected"),
-        ("a.csv", b"text,text\na,b\n", "a.csv cannot be read (the name 'text' is there twice)"),
+        ("a.csv", b"text,text\na,b\n", "a.csv cannot be read (the name 'text' occurs twice)"),
         ("a.csv", b"text\n\"[{'role': 'user'}]\"\n", "a.csv line 2: a cell holds a conversation as text"),
         ("a.parquet", b"PAR1 nothing", "a.parquet cannot be read"),
         ("a.arrow", b"ARROW1 nothing", "a.arrow cannot be read"),
@@ -444,9 +444,9 @@ def test_csv_files_of_excel_are_read_and_the_refusal_names_the_option(
     [
         ({"separator": ";;"}, "';;' is not one character"),
         ({"separator": '"'}, "is not one character"),
-        ({"encoding": "cp9999"}, "no encoding 'cp9999'"),
-        ({"encoding": "hex"}, "no encoding 'hex'"),
-        ({"encoding": "unicode_escape"}, "no encoding 'unicode_escape'"),
+        ({"encoding": "cp9999"}, "'cp9999' is not an encoding"),
+        ({"encoding": "hex"}, "'hex' is not an encoding"),
+        ({"encoding": "unicode_escape"}, "'unicode_escape' is not an encoding"),
     ],
 )
 def test_options_of_csv_that_cannot_be(options: Row, because: str) -> None:
@@ -742,7 +742,7 @@ def test_every_left_out_row_is_reported_in_a_line(capsys: pytest.CaptureFixture[
     ]
     assert load(name, "chat", heldout_share=0.0, test_share=0.0)["split"].to_list() == ["train"] * 60
     assert capsys.readouterr().err == "here: 60 rows: 60 train, 0 held out\n"
-    with pytest.raises(DataError, match=r"'heldout' is empty. The table has 1 of 1 row read: 1 train. Give more"):
+    with pytest.raises(DataError, match=r"'heldout' is empty. The table has 1 of the 1 row read: 1 train. Give more"):
         load(put("one.jsonl", COMPLETIONS[:1]), "chat", test_share=0.0)
     Path("d/more").mkdir(parents=True)
     for part, rows in {"train": COMPLETIONS[:40], "dev": COMPLETIONS[40:50], "test": COMPLETIONS[50:]}.items():
@@ -883,7 +883,7 @@ def test_errors_of_bad_rows_have_the_path_of_params_yaml(bad_rows: object, said:
             [COMPLETIONS[0]] * 5,
             {"heldout_share": 0.49, "test_share": 0.49},
             [
-                "'train' is empty. The table has 1 of 5 rows read: 1 heldout (by heldout_share); 4 rows left out: ",
+                "'train' is empty. The table has 1 of the 5 rows read: 1 heldout (by heldout_share); 4 rows left out: ",
                 "keep the rows. Else lower heldout_share and test_share, or give more rows",
             ],
         ),
@@ -906,7 +906,9 @@ def test_errors_of_bad_rows_have_the_path_of_params_yaml(bad_rows: object, said:
             [{**row, "split": "heldout"} for row in COMPLETIONS]
             + [{"prompt": "?", "completion": " ", "split": "train"}],
             {"bad_rows": "drop"},
-            ["'train' is empty. The table has 60 of 61 rows read: 60 heldout (as their source says); 1 row left out"],
+            [
+                "'train' is empty. The table has 60 of the 61 rows read: 60 heldout (as their source says); 1 row left out"
+            ],
         ),
     ],
 )

@@ -115,7 +115,7 @@ def test_a_mixture_has_its_parts_by_weight_and_some_only_in_the_test_split(param
         ),
         (
             "task: mixture, prompts: 9, parts: {a: {task: two_step, n_sft: 900, n_rl: 5}}",
-            "parts.a has 5 rows of `prompts` in the split train, and its share is 9",
+            "parts.a has 5 rows of `prompts` in the split train, but its share is 9",
         ),
     ],
 )
