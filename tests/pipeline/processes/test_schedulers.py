@@ -30,7 +30,8 @@ from posttrain.pipeline.processes.schedulers import (
     read_slurm,
 )
 from tests.pipeline.processes.test_launch import ENDED_S, LONG, Start, alive, came_true
-from tests.workspace import ROOT, run
+from tests.workspace import ROOT
+from tests.workspace import run as run_in
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
 SRUN = [sys.executable, str(ROOT / "tests/pipeline/processes/srun.py")]
@@ -169,7 +170,7 @@ def test_a_stage_that_trains_nothing_is_refused_by_all_but_the_first_process(
     (tmp_path / "params.yaml").write_text("data: {files: {own/chat: {processes: 1}}}\n")
     for name, value in {RANK: "1", SIZE: "2", ADDRESS: "127.0.0.1", PORT: "1"}.items():
         monkeypatch.setenv(name, value)
-    done = run(tmp_path, sys.executable, "-m", "posttrain", "run", "data_files", "own/chat")
+    done = run_in(tmp_path, sys.executable, "-m", "posttrain", "run", "data_files", "own/chat")
     assert done.returncode == 1
     assert "error: params.yaml: data_files@own/chat has processes = 1, but WORLD_SIZE = 2" in done.stdout
     assert [one.name for one in tmp_path.iterdir()] == ["params.yaml"]
