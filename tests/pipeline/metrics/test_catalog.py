@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from docs.make.metrics import PAGE, page
 from posttrain.errors import ParamsError
 from posttrain.pipeline.commands.line import parse, run
+from posttrain.pipeline.commands.params.stored import stored
 from posttrain.pipeline.metrics.catalog import METRICS, about, health, listed, metric_named, parts, texts, worries
 
 
@@ -92,3 +95,18 @@ def test_one_metric_or_stage_can_be_asked_for() -> None:
         listed("ratio_es")
     with pytest.raises(ParamsError, match="Only `posttrain params metrics` takes a second name"):
         run(parse(["params", "online", "ratio_ess"]))
+
+
+def test_settings_that_texts_name_exist() -> None:
+    lines = [line for text in stored()["sections"].values() for line in text.splitlines()[1:]]
+    keys = {part for line in lines for part in line.split(":")[0].split()}
+    known = keys | {".".join(key.split(".")[:end]) for key in keys for end in range(1, key.count(".") + 1)}
+    metrics = {name for entry in METRICS for name in entry.names}
+    named = {
+        span.partition(":")[0]
+        for entry in METRICS
+        for span in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+(?:: [^`]*)?)`", f"{entry.meaning} {entry.healthy} {entry.fix}")
+    }
+    assert len(named) > 10
+    unknown = {name for name in named if name not in known | metrics and not name.endswith((".md", ".csv"))}
+    assert not unknown, "settings that do not exist"
