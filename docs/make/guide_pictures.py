@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from docs.make.picture import LEFT_OUT, WIDTH, write_bytes
 from posttrain.files import write_text
+from posttrain.pipeline.lineage.stage_graph import StageGraph
 from posttrain.pipeline.params.yaml_files import read_yaml
 from tests.pipeline.report.browser import Page, program, started
 from tests.workspace import ROOT, environment, git, make_workspace
@@ -59,6 +60,39 @@ ARROWS: Final = {
     9: "4 where the gain comes from",
 }
 """Column of the results table -> the text of its arrow."""
+SHORT: Final = {
+    "data": [],
+    "base": ["data"],
+    "sft": ["base"],
+    "data_samples": ["sft"],
+    "reward": ["data_samples"],
+    "preference": ["data_samples"],
+    "online": ["reward"],
+    "evaluate": ["base", "sft", "preference", "online"],
+    "report": ["evaluate"],
+}
+"""Stage -> its inputs."""
+_MODELS: Final = ["sft", "preference", "online", "distill", "offline", "external"]
+WHOLE: Final = {
+    **dict.fromkeys(("data_tasks", "data_files", "data_hub"), ()),
+    "data_filters": ["data_tasks", "data_files", "data_hub"],
+    "base_scratch": ["data_filters"],
+    **dict.fromkeys(("base_folders", "base_hub"), ()),
+    "sft": ["base_scratch", "base_folders", "base_hub"],
+    **{name: ["sft"] for name in ("data_samples", "external", "data_commands")},
+    "reward": ["data_samples"],
+    "preference": ["data_samples"],
+    "online": ["reward"],
+    "distill": ["sft"],
+    "external_rollouts": ["sft"],
+    "offline": ["online", "distill", "external_rollouts"],
+    "regrade": ["online"],
+    "completions": _MODELS,
+    "lm_eval": _MODELS,
+    "evaluate": ["completions"],
+    "evaluate_ratings": ["evaluate"],
+    "report": ["evaluate", "lm_eval", "regrade", "evaluate_ratings"],
+}
 POINT: Final = """(() => {
   document.querySelectorAll('LEFT_OUT, #completions').forEach((one) => one.remove());
   const main = document.querySelector('main'), table = document.querySelector('#results table');
@@ -213,7 +247,26 @@ def picture(shown: Page, width: float, height: float) -> bytes:
     return base64.b64decode(taken["data"])
 
 
-PICTURES: Final = {"results.png": results, "curves.svg": curves, "graph.svg": graph, "flow.png": flow}
+def stages(workspace: Path, file: Path) -> None:
+    """The stages that a first project uses."""
+    del workspace
+    write_text(file, StageGraph(SHORT, {}).svg())
+
+
+def all_stages(workspace: Path, file: Path) -> None:
+    """All kinds of stages, without edges that would make a circle, such as any model as the start of any run."""
+    del workspace
+    write_text(file, StageGraph(WHOLE, {}).svg())
+
+
+PICTURES: Final = {
+    "results.png": results,
+    "curves.svg": curves,
+    "graph.svg": graph,
+    "flow.png": flow,
+    "stages.svg": stages,
+    "all-stages.svg": all_stages,
+}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
