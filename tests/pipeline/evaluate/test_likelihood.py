@@ -193,8 +193,8 @@ INPUTS = {"policy": "sft/main", "reference": "none", "reward_model": "none"}
         ({"data": "a/corpus", "by": "samples"}, "a table of corpus has no prompts to sample"),
         ({"data": "a/pairs", "split": "test"}, "no split test"),
         ({"data": "a/corpus", "samples": 3}, "samples: without effect if by is likelihood"),
-        ({"data": "a/corpus", "reference": "sft/main"}, "reference: not read"),
-        ({"data": "a/prompts", "by": "likelihood", "reward": {"correct": 1.0}}, "reward: not read"),
+        ({"data": "a/corpus", "reference": "sft/main"}, "reference: without effect"),
+        ({"data": "a/prompts", "by": "likelihood", "reward": {"correct": 1.0}}, "reward: without effect"),
         ({"data": "a/chat"}, "data"),
     ],
 )

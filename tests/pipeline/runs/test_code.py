@@ -38,5 +38,5 @@ def test_only_a_run_that_needs_a_package_is_refused(capsys: pytest.CaptureFixtur
             _refuse_missing_plugins()
             said = "note: code/sft/right.json no longer names the package gone-reward 1.2: no setting needs it\n"
             assert capsys.readouterr().err == said
-    with pytest.raises(PipelineError, match=r"sft\.runs\.wrong cannot be read, and the package gone-reward 1\.2"):
+    with pytest.raises(PipelineError, match=r"sft\.runs\.wrong cannot be read, because the package gone-reward 1\.2"):
         _refuse_missing_plugins()

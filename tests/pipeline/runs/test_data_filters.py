@@ -57,7 +57,7 @@ def test_rows_with_tools_are_counted() -> None:
     params = check(
         ScoredFilterRun, {**NAMES, "reward_model": "reward/a", "reward": {"model": 1.0}, "best": 1}, where="a"
     )
-    with pytest.raises(DataError, match="2 of 3 rows use tools, which a reward model is not shown"):
+    with pytest.raises(DataError, match="2 of 3 rows use tools, which a reward model does not see"):
         low_scored(used, "chat", params, "data.filters.a")
 
 

@@ -906,9 +906,7 @@ def test_errors_of_bad_rows_have_the_path_of_params_yaml(bad_rows: object, said:
             [{**row, "split": "heldout"} for row in COMPLETIONS]
             + [{"prompt": "?", "completion": " ", "split": "train"}],
             {"bad_rows": "drop"},
-            [
-                "'train' is empty. The table has 60 of the 61 rows read: 60 heldout (as their source says); 1 row left out"
-            ],
+            ["'train' is empty. The table has 60 of the 61 rows read: 60 heldout (as their source says); 1 row left"],
         ),
     ],
 )
