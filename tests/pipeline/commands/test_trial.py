@@ -265,7 +265,7 @@ def test_a_function_of_all_rollouts_gets_all_rows_at_once(capsys: pytest.Capture
             "'sft.runs.main' has no rewards. Known here: data.filters.good",
         ),
         ("correct", "rows.jsonl", [], "grpo", "'grpo' has no rewards. Did you mean 'online.runs.grpo'?"),
-        ("correct", "rows.jsonl", [], "data.samples.moody", "does not read mood"),
+        ("correct", "rows.jsonl", [], "data.samples.moody", "does not use mood"),
         ("correct", "results/late/rollouts.parquet", [], None, "does not exist yet. Make it: dvc repro evaluate@late"),
         ("correct", "results/grop/rollouts.parquet", [], None, "Did you mean 'results/late/rollouts.parquet'?"),
     ],

@@ -112,7 +112,7 @@ def test_the_routers_layers_are_read_and_the_last_token_is_left_to_them(folder: 
 
 @pytest.mark.parametrize("shape", [(6, 3, 2), (4, 3, 2), (5, 2, 2), (5, 3)])
 def test_experts_of_other_tokens_or_layers_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="of 6 tokens and the layers"):
+    with pytest.raises(ValueError, match="do not fit 6 tokens and the layers"):
         read_experts(encoded(np.zeros(shape, np.uint8)), 6, [0, 2])
 
 

@@ -146,7 +146,7 @@ def test_settings_of_vllm_become_its_options() -> None:
         (
             "grpo",
             {"rollout": {"engine": "builtin", "engine_args": {"block_size": 16}}},
-            "engine builtin has no settings",
+            "engine builtin has no extra settings",
         ),
         (
             "grpo",

@@ -199,7 +199,7 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
             "at temperature 1",
         ),
         ("gkd", {"teacher": "sft/main", "demonstrations": "two_step/chat"}, "nothing to learn"),
-        ("gkd", {"teacher": "reward/main", "demonstrations": "none"}, "also trains on given answers"),
+        ("gkd", {"teacher": "reward/main", "demonstrations": "none"}, "trains on given answers too"),
         ("context_distill", {"teacher": "sft/main", "demonstrations": "none"}, "needs context"),
     ):
         named = (DISTILL if algorithm in DISTILL_ROWS else ONLINE)[algorithm]

@@ -112,7 +112,7 @@ def test_an_endpoint_that_names_too_few_tokens_is_refused(top: int, models: tupl
         with pytest.raises(ValueError, match="greater than or equal to 1"):
             asks(teacher, models[1], top)
         return
-    with pytest.raises(ParamsError, match=r"where served\.top = 279 are asked for"):
+    with pytest.raises(ParamsError, match=r"but served\.top = 279"):
         asks(teacher, models[1], top)(ROWS)
 
 
@@ -250,7 +250,7 @@ def test_settings_of_teachers_that_mean_nothing_are_refused(
 ) -> None:
     served = {"url": "http://127.0.0.1:1/v1", "model": "m"}
     for name, run, message in (
-        ("twice", {"served": {"teacher": served}}, "served has a teacher of the name teacher, as a model has"),
+        ("twice", {"served": {"teacher": served}}, "served has a teacher with the name of a model, teacher"),
         ("unnamed", {"served": served, "weights": {"teacher": 1.0}}, "and the teachers are teacher, served. Give each"),
         ("none of them", {"served": {}}, "served"),
         ("none", {"teacher": "none"}, "no teacher is set"),

@@ -368,7 +368,7 @@ def test_a_variable_that_the_template_does_not_read_is_found_before_anything_run
     Path("custom").mkdir()
     Path("custom/chat.jinja").write_text("{% for one in messages %}{{ one.content }}{% endfor %}{{ mode }}")
     change(f"base: {{hub: {{m: {{{HUB}, chat_template: custom/chat.jinja, template: {{mode: 1, moode: 2}}}}}}}}")
-    assert "base.hub.m.template: the chat template does not use moode. Remove it." in mistakes()
+    assert "base.hub.m.template: the chat template does not read moode. Remove it." in mistakes()
     assert "does not read mode" not in mistakes()
     change(f"base: {{hub: {{m: {{{HUB}, template: {{messages: 2}}}}}}}}")
     assert "messages means something else in a template" in mistakes()

@@ -60,7 +60,7 @@ def test_several_outputs_need_a_label(endpoint: Endpoint) -> None:
     assert [values(served_by(endpoint, label=nth)(said("x"))) for nth in (0, 1)] == [[0.25], [-3.0]]
     for label, wrong in (
         (None, "label = null, but the model has 2.*Set label.*0 to 1"),
-        (2, "label = 2, and.* 2 out"),
+        (2, "label = 2, but.* 2 out"),
     ):
         with pytest.raises(RewardError, match=f"online.runs.a.reward.endpoint: {wrong}"):
             served_by(endpoint, label=label)(said("x"))

@@ -250,7 +250,7 @@ def test_invalid_preference_rows_of_openai_are_refused_with_their_line(changed: 
     ("row", "expected"),
     [
         ({"conversations": "a"}, "'conversations' is a text; give a list of turns with 'from' and 'value'"),
-        ({"conversations": [{"from": "bard", "value": "a"}]}, "turn 1 of 'conversations' is from 'bard', which is not"),
+        ({"conversations": [{"from": "bard", "value": "a"}]}, "turn 1 of 'conversations' is from 'bard', expected"),
         ({"conversations": [{"from": "human"}]}, "the content of turn 1 of 'conversations' is missing"),
         ({"conversations": [{"from": "gpt", "value": "a", "audio": 0}]}, "has 'audio', which would be lost"),
         ({"instruction": ["a"], "output": "b"}, "'instruction' is a list; give a text"),

@@ -86,7 +86,7 @@ def test_a_label_that_is_no_truth_value_names_the_option_that_gives_it_one() -> 
     rated = [{"prompt": "x", "completion": "a", "label": word} for word in ("up", "down")]
     steps = [{"prompt": "x", "completions": ["a", "b"], "labels": ["up", "down"]}]
     for rows, column in ((rated, "label"), (steps, "labels")):
-        fix = f"say what each value means, e.g. values: {{{column}: {{up: true, down: false}}}}"
+        fix = f"map each value to its meaning, e.g. values: {{{column}: {{up: true, down: false}}}}"
         assert f"'{column}' is 'up'; give true/false or 1/0, or {fix}" in reason(rows, "feedback")
         values = {column: {"up": True, "down": False}}
         assert load(rows, "feedback", values=values)["label"].to_list() == [True, False]
