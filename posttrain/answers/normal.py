@@ -59,7 +59,7 @@ def is_sum(form: Normal) -> bool:
 
 
 def sums_within(form: Normal) -> int:
-    """The number of sums that are factors, with their powers."""
+    """Count the factors that are sums; a power counts as that many factors."""
     count = 0
     for term, _ in form:
         for base, power in term:

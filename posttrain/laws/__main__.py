@@ -13,7 +13,7 @@ def main() -> int:
     """Check the surrogates and losses of a module. Exit with 1 if a law fails."""
     parser = argparse.ArgumentParser(prog="python -m posttrain.laws", description=check_module.__doc__)
     parser.add_argument("module", metavar="MODULE", help="e.g. my_losses for custom/my_losses.py")
-    parser.add_argument("--all", action="store_true", help="show the laws that hold as well")
+    parser.add_argument("--all", action="store_true", help="also show the laws that hold")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args()
     try:

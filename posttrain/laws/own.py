@@ -58,7 +58,7 @@ class Verdict(NamedTuple):
 def check_module(module: str, *, as_json: bool = False, every: bool = False) -> str:
     """Check each surrogate and loss of a module, and show the laws that fail. Raise if one fails.
 
-    `every`: show the laws that hold as well.
+    `every`: also show the laws that hold.
     """
     checked = [_checked(path, make) for path, make in subjects(module).items()]
     wrong = [one for one in checked if one.is_wrong]

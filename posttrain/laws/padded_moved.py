@@ -1,4 +1,4 @@
-"""Laws of padded losses on tokens that have moved: the clip's side, the weights, the KL's pull, the critic's clip."""
+"""Laws of padded losses after the policy has changed: side of the clip, weights, direction of the KL, clip of the critic."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class OnlineRun:
         return HeldoutWatch(watch, measure, self.models.policy, steps, where)
 
     def decoder(self) -> Sampler:
-        """Return the built-in decoder for its policy."""
+        """Return the built-in decoder for the run's policy."""
         section = f"{self.section}.rollout.sampling"
         return DistributedSampler(
             LocalSampler(self.models.policy, self.text.stops, self.models.runtime, section=section)

@@ -35,8 +35,8 @@ MaxFailed = Annotated[
 OnFailures = Annotated[
     Literal["end", "wait"],
     Field(
-        description="if more completions than max_failed cannot be scored because a server or a sandbox is down "
-        "(status infrastructure): end the run, or wait and ask again until it is back"
+        description="action if a server or sandbox is down and more than max_failed completions have no score. "
+        "end: end the run. wait: ask again until it is back"
     ),
 ]
 """The setting `on_failures`."""

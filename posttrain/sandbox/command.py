@@ -60,7 +60,7 @@ class Command:
             raise SandboxError(what=f"sandbox: {words}: {error}", fix=f"{fix} (docs/rewards.md)") from error
 
     def judge(self, request: Mapping[str, Any], limits: Limits) -> Verdict:
-        """Return the verdict on a request of plain values (verdicts.judged)."""
+        """Run the tests in the request and return their verdict (see verdicts.judged)."""
         message = {"package": self._package, "request": request, "limits": asdict(limits)}
         environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8"}  # no secrets of ours
         longest = 2 * STARTED_IN + len(request.get("cases", [1])) * (limits.wall + 1)

@@ -149,7 +149,7 @@ class Remote(Codec):
         return self._next
 
     def error(self, value: BaseException) -> Any:
-        """Return an exception of the tests, without the text of an assertion."""
+        """Return the name and text of an exception in the tests; of an assertion, only its name."""
         if not any(value is one for one in self._errors):
             self._errors.append(value)
         kinds = type(value).__mro__

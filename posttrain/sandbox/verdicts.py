@@ -38,7 +38,7 @@ class Case:
 
 
 def judged(box: Sandbox, request: Mapping[str, Any], limits: Limits) -> Verdict:
-    """Return the verdict on a request of plain values: the arguments of run_tests or run_cases."""
+    """Run the tests in a request, which holds the arguments of run_tests or run_cases, and return their verdict."""
     if "cases" not in request:
         return run_tests(box, limits=limits, **request)
     cases = [Case(*case) for case in request["cases"]]

@@ -115,7 +115,7 @@ def help_gather(model: Any, dtype: torch.dtype, *, adapter: bool = True) -> None
 
 
 def help_gather_lora(model: Any) -> None:
-    """Take part in gathering the adapter of a sharded model that another process writes."""
+    """Send this process's shards of the adapter to the process that writes it."""
     if is_sharded(model):
         divide_again(model)
         trained_tensors(model)

@@ -10,7 +10,7 @@ EXAMPLE = "online/grpo --step 40"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments: a run and its last step."""
     parser.add_argument("run", metavar="RUN", help="a run of online or distill, e.g. online/grpo")
-    parser.add_argument("--step", type=int, help="the last step, as plots/ counts them; default: all")
+    parser.add_argument("--step", type=int, help="the last step to repeat, numbered as in plots/; default: all")
 
 
 def run(arguments: Namespace) -> str:
