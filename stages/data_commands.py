@@ -1,4 +1,4 @@
-"""data_commands: one run of `data.commands`. It runs your command, and reads the tables that it writes as `data.files` does."""
+"""data_commands: one run of `data.commands`. Runs your command, and reads its tables as `data.files` does."""
 
 from __future__ import annotations
 

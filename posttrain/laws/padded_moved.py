@@ -1,4 +1,4 @@
-"""Laws of padded losses after the policy has changed: side of the clip, weights, direction of the KL, clip of the critic."""
+"""Laws of padded losses after the policy has changed: clip's side, weights, KL's direction, critic's clip."""
 
 from __future__ import annotations
 
