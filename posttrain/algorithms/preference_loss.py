@@ -32,8 +32,8 @@ class PairLoss:
     balanced: bool = True
     """True if the gradients of two equal answers cancel."""
     match: Match | None = None
-    """The comparison, if it is not between the two answers of a pair: (h, l, the reference's margin) of the whole
-    step at its start -> what each chosen and each rejected answer is compared with, [pairs] each."""
+    """The comparison, if it is not between the two answers of a pair: (h, l, the reference's margin) of the whole step
+    at its start -> the value to compare with each chosen and each rejected answer, [pairs] each."""
 
 
 @dataclass(frozen=True)

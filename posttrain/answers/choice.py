@@ -30,7 +30,7 @@ _TEXT_FIRST = re.compile(r"(?P<text>.{1,300}?)\s*\((?P<letter>[A-Z])\)\W*\Z", re
 _LISTED = re.compile(r"^[\s*>-]{0,6}\(?(?P<letter>[A-Z])[).:]\**\s+(?P<text>[^\n]{1,300}?)\s*$", re.MULTILINE)
 CONTRADICTS = "the letter of one choice and the text of another"
 BEFORE_TEXT = 16
-"""The most characters before the text of a choice that may hold its letter: option B)."""
+"""Maximum number of characters before the text of a choice that may hold its letter: option B)."""
 _ENDS = re.compile(r"\s*(?:\Z|\([^()]{1,80}\)\s*\.?\Z|[.:,;)。，]|[-–—]\s|(?:because|since|as)\b)")
 
 

@@ -19,12 +19,12 @@ Fits = Callable[[str], bool]
 TAIL = 20_000
 """The number of characters at the end of a completion that are searched."""
 LONGEST = 1600
-"""The most characters of a line that is read as an answer."""
+"""Maximum number of characters of a line that is read as an answer."""
 MOST_CUTS = 24
 MOST_SAID = 8
-"""The most words of the prompt in a sentence that holds an answer."""
+"""Maximum number of words of the prompt in a sentence that holds an answer."""
 MOST_MARKS = 8
-"""The most marks of each kind; the last ones are used."""
+"""Maximum number of marks of each kind; the last marks are used."""
 _IS = r"[*_\"]{0,3}(?:\s?[:：=＝]|\s(?:is|are|was|be|equals|[—–-])(?!\w)|\s?(?:->|=>|→|⇒|\\to\b))"
 _SAID = re.compile(
     r"\b(?:answers?|ans|(?:correct|right|best|final|my)\s(?:option|choice))\b"
@@ -32,7 +32,7 @@ _SAID = re.compile(
     r"|^\W{0,8}(?:the\s)?(?:final\s|correct\s)?answer\W{0,6}\n",
     re.IGNORECASE | re.MULTILINE,
 )
-"""Phrases before an answer, in English. In other languages a verb at the end may deny what stands before it."""
+"""Phrases before an answer, in English. In other languages, a verb at the end may deny the words before it."""
 _SAID_WITH = ("ans", "option", "choice")
 """Each phrase contains one of these. A text without them is not searched, which takes most of the time."""
 _LINES: dict[Literal["hashes", "answer_is"], re.Pattern[str]] = {"hashes": re.compile(r"#{4,}"), "answer_is": _SAID}

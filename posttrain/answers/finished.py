@@ -33,13 +33,13 @@ from posttrain.answers.read import read
 
 _OPERATORS = {"add", "mul", "div", "neg", "pow", "root", "pm", "exp", "binom", "factorial", "abs"}
 MOST_STATED = 40
-"""The most expressions of a prompt that are compared."""
+"""Maximum number of expressions of a prompt that are compared."""
 _FORMULA = re.compile(r"\$\$?([^$]{1,300})\$\$?|\\\((.{1,300}?)\\\)|\\\[(.{1,300}?)\\\]", re.DOTALL)
 _WORD = re.compile(
     r"(?<![\\A-Za-z])(?!(?:sqrt|sin|cos|tan|log|ln)\b)[A-Za-z]{2,}(?![({])|(?<![\\A-Za-z])[aAI](?= [A-Za-z])"
     r"|[?:;]|[.,](?=\s|\Z)"
 )
-"""What ends an expression in plain text."""
+"""Characters and words that end an expression in plain text."""
 _MEASURE = re.compile(r"(?<![\w.])\d[\d.,]*\s?(?:\\?%|[A-Za-z°]{1,12}(?:/[A-Za-z]{1,6})?)")
 """A number with a unit or a percent sign."""
 

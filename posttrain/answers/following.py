@@ -11,7 +11,7 @@ from posttrain.answers.nodes import word_set
 from posttrain.answers.units import singular, table
 
 MOST_WORDS: Final = 3
-"""The most words of the prompt that may follow a value."""
+"""Maximum number of words of the prompt that may follow a value."""
 NUMBERS: Final = word_set(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"

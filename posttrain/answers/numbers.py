@@ -12,7 +12,7 @@ from typing import Any
 from posttrain.answers.nodes import Call, Const, Node, Num, Unreadable, Var, variables, walk
 
 MOST_BITS = 20_000
-"""The most bits of an intermediate number. Larger ones are unreadable."""
+"""Maximum number of bits of an intermediate number. Larger numbers are unreadable."""
 LARGEST_FACTORIAL = 1000
 DIGITS = 50
 MORE_DIGITS = 60

@@ -10,12 +10,12 @@ from fractions import Fraction
 from posttrain.answers.nodes import Unreadable
 
 LONGEST = 1500
-"""The most characters of an answer. Longer ones are not read."""
+"""Maximum number of characters of an answer. Longer answers are not read."""
 MOST_TOKENS = 600
 MOST_DIGITS = 1200
 CURRENCIES = "$¢€£¥₹₩₽₪฿"
 DEEPEST = 40
-"""The most levels of brackets, groups and powers."""
+"""Maximum number of levels of brackets, groups and powers."""
 
 _SIGNS = {
     "\u2212": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u2219": r"\cdot ",

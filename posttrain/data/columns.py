@@ -182,7 +182,7 @@ VARIABLES: Final = "chat_template_kwargs"
 ROLLOUT_TEXT: Final = ("prompt", "answer", "completion", "completion_ids", "mask", "logps")
 """Columns of rollouts that contain text; all null in rows without stored text."""
 ROLLOUT_FIGURES: Final = {"length": pl.Int64(), "logp": pl.Float64()}
-"""The columns that such tables have instead: the number of sampled tokens, and the sum of their log-probs."""
+"""The columns of such tables instead: the number of sampled tokens, and the sum of their log-probs."""
 TRAINING_TEXT: Final = ("prompt_ids", "completion", "completion_ids", "mask", "logps", "info")
 """The same columns in training_rollouts. Every row has its other columns."""
 TRAINING_TOKENS: Final = ("prompt_ids", "completion_ids", "mask", "logps")

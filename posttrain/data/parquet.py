@@ -43,7 +43,8 @@ _BATCH: Final = 4096
 _WIDTH: Final = 8
 """Bytes per decoded value of any type, besides a text's own bytes."""
 _LARGEST_PAGE: Final = 512 * 2**20
-"""The most bytes of a page, which takes up to 8 times as much memory. Writers start another after 1 MB or 1024 rows."""
+"""Maximum number of bytes of a page. A page needs up to 8 times as much memory. Writers start a new page after 1 MB or
+1024 rows."""
 _SHARED: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
 """Encodings that store a text once and use it in many rows."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, Final
 
 _WINDOW: Final = 2**20
-"""The most bytes of a header."""
+"""Maximum number of bytes of a header."""
 _DEEPEST: Final = 16
 _NUMBERS: Final = (4, 5, 6)
 

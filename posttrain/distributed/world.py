@@ -18,7 +18,7 @@ from posttrain.late_imports import check_not_alone, is_late
 from posttrain.measure.terminal import finish_streams
 
 PATIENCE = timedelta(hours=2)
-"""How long a process waits for the others, e.g. while the first one judges completions."""
+"""How long a process waits for the others, e.g. while the first process judges completions."""
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ class SampledCompletions:
     greedy: list[Rollout]
     """The greedy completion of each prompt."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What was measured with the weights: the KL to the reference, and the engine's distance to the model."""
+    """Metrics that need the weights: the KL to the reference, and the engine's distance to the model."""
 
     @property
     def prompts(self) -> list[Prompt]:

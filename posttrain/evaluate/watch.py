@@ -71,7 +71,7 @@ class HeldoutWatch:
     steps: int
     where: str
     quantities: tuple[Quantity, ...] = REWARDS
-    """The quantity that decides, and the one that is trained on, if it is another."""
+    """The deciding quantity, and the trained quantity if it is different."""
 
     def __post_init__(self) -> None:
         self.history, self.ended = History(), False

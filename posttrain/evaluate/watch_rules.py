@@ -28,7 +28,7 @@ class Measured(NamedTuple):
     """The results of the current weights on the held-out rows. Larger is better."""
 
     true_P: Floats
-    """The quantity that decides, per row, e.g. the mean true reward of a prompt's samples; nan if unknown."""
+    """The deciding quantity per row, e.g. the mean true reward of a prompt's samples; nan if unknown."""
     proxy_P: Floats
     """The quantity that is trained on; the same if there is no other."""
     figures: Mapping[str, float] = {}

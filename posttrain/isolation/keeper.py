@@ -22,7 +22,7 @@ from pathlib import Path
 PR_SET_CHILD_SUBREAPER = 36
 """The constant from <linux/prctl.h> that makes orphaned descendants children of this process."""
 PATIENCE_S = 10.0
-"""Seconds that killed processes may take to end, e.g. those that hold a GPU."""
+"""Seconds that killed processes may take to end, e.g. processes that use a GPU."""
 NOT_STARTED = 127
 """A shell's exit status for a command that it cannot start."""
 _ENDING = threading.Lock()

@@ -24,7 +24,7 @@ from posttrain.settings.choices import Options
 
 OFF = Options(type="none")
 LONGEST = 9
-"""A length above all drawn ones: the constant of the fixed-length aggregation."""
+"""A length above all drawn lengths: the constant of the fixed-length aggregation."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ MINUTES: Final = 10.0
 STACKS: Final = signal.SIGUSR2
 """On this signal, a posttrain process prints its stacks to stderr."""
 SHOWN: Final = 32
-"""The most child processes in the list."""
+"""Maximum number of child processes in the list."""
 OURS: Final = re.compile(r" -m (stages|posttrain)\b")
 """Commands of processes that print their stacks. The user's programs may use the signal differently."""
 _MEANS: Final = {

@@ -24,7 +24,7 @@ from posttrain.measure.text_table import text_table
 
 FOLDER: Final = Path("timings")
 SHOWN: Final = 0.005
-"""A phase below this share of the time is left out of the line at a stage's end."""
+"""A phase below this share of the time is omitted from the line at a stage's end."""
 
 TOKENS: Final = tuple(f"{name}_tokens" for name in NAMES)
 """The token counts of phases, which are shown as rates."""

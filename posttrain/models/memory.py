@@ -24,8 +24,7 @@ Measured on gated feed-forward layers; others save less."""
 FUSED_BYTES = {False: (8, 4), True: (8, 4)}
 """Bytes saved by norms of one operation, per unit of D, and of A + K."""
 NORM_BYTES = {False: 4, True: 2}
-"""Of these, bytes per token and unit of width for results of a norm of several operations, which its weight's
-gradient needs."""
+"""The part of these bytes for results of a norm of several operations, which its weight's gradient needs."""
 INPUT_BYTES = {False: 4, True: 2}
 """Bytes per token and unit of D for a layer's input."""
 PRODUCT_BYTES = {False: (12, 8, 8, 8), True: (6, 4, 4, 4)}

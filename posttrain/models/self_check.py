@@ -27,7 +27,7 @@ SOFTCAP_SCALE = 100.0
 TESTED_FAMILY = "Use a model of a family that docs/models.md lists"
 KINDS = {"full_attention", "sliding_attention"}
 FAULTS = (ArithmeticError, AttributeError, LookupError, ModelError, RuntimeError, TypeError, ValueError)
-"""Errors of transformers' models for unknown arguments, and of our attention for unsupported ones."""
+"""Errors of transformers' models for unknown arguments, and of our attention for unsupported arguments."""
 
 
 @torch.inference_mode()

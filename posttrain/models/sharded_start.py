@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 FLAGS = ("runs_in_rows", "has_own_cache")
-"""What the check at load found out about a model."""
+"""Facts about a model from the check at load."""
 
 
 def parted(make: Callable[..., Any], runtime: Runtime, mesh: DeviceMesh) -> Any:

@@ -29,7 +29,7 @@ SCOPE = "posttrain_scope"
 """The method of a sharded model that runs a function with its weights gathered."""
 
 WHOLE = "posttrain_whole"
-"""The attribute that says whether a sharded model is gathered."""
+"""The attribute that is true if a sharded model is gathered."""
 
 T = TypeVar("T")
 

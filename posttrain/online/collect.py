@@ -151,7 +151,7 @@ class Collect:
     """The columns that the objective reads."""
     seed: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    """The sampling settings, which say what data samples must carry."""
+    """The sampling settings, which determine the data that samples must carry."""
 
     def __call__(self, draw: Draw, sampled: Sequence[Rollout] | None = None) -> Collected:
         """Return the groups of a draw. `sampled`: its completions, if they exist already."""

@@ -46,9 +46,9 @@ SAMPLED_SHARE: Final = 20
 """With `sampled`, the text of one prompt in this many is stored: prompts with the lowest ids, which are hashes."""
 FIGURE_BYTES: Final = 160
 TOKEN_BYTES: Final = 12
-"""The most bytes in a compressed table: of a row without text, and of each token of its prompt and completion."""
+"""Maximum bytes in a compressed table: of a row without text, and of each token of its prompt and completion."""
 PENDING_TOKENS: Final = 1_000_000
-"""The most tokens that are kept in memory before they are written."""
+"""Maximum number of tokens that are kept in memory before they are written."""
 PART_BYTES: Final = 100_000_000
 """The size that merged files reach before a new part starts."""
 FORMAT: Final = 1
@@ -76,7 +76,7 @@ class Sampling:
     """A digest of the tokenizer's vocabulary."""
     group_size: int
     most: int
-    """The most rollouts that the run can sample."""
+    """Maximum number of rollouts that the run can sample."""
     longest: int
     """Maximum number of tokens of a row."""
     keeps: bool = False
@@ -124,7 +124,7 @@ class RolloutLog:
     sampling: Sampling
     stored: Stored = "full"
     limit: float = 1e9
-    """The most bytes of the whole table. Beyond it, rounds are stored without text."""
+    """Maximum number of bytes of the whole table. Beyond it, rounds are stored without text."""
     _folder: Path = Path()
     _pending: dict[str, list[Any]] = field(init=False)
     _tokens: int = 0

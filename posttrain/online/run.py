@@ -56,7 +56,7 @@ class OnlineRun:
     reward_model: Path | None = None
     """The folder of the model behind the reward `model`."""
     examples: Sequence[Example] = ()
-    """Given answers, which a student learns in addition to its own samples."""
+    """Given answers that a student trains on in addition to its own samples."""
 
     @property
     def section(self) -> str:

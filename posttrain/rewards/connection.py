@@ -41,7 +41,7 @@ NO_LOGPROBS: Final = "the reply has no prompt_logprobs: it must be vLLM or postt
 DECIDED: Final = {
     **dict.fromkeys(("messages", "prompt"), "what is asked"), "model": "the key model", "prompt_logprobs": "the key top"
 }  # fmt: skip
-"""Keys that `body` may not contain, and the setting that decides each."""
+"""Keys that `body` may not contain, and the setting for each."""
 
 
 class ConnectionParams(Params):

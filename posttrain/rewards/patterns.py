@@ -17,9 +17,12 @@ from posttrain.settings.params import Params
 SECONDS: Final = 1.0
 """CPU seconds that one match may take. The package `regex` can be interrupted; the standard library's `re` cannot."""
 LONGEST: Final = 10_000
-"""The most characters of a pattern."""
+"""Maximum number of characters of a pattern."""
 MOST: Final = 100_000
-"""The most characters of a pattern with its repeats written out. The package takes about 300 bytes for each."""
+"""Maximum number of characters of a pattern with its repeats written out.
+
+The package takes about 300 bytes for each.
+"""
 _TOKEN: Final = re.compile(
     r"\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|(?P<open>\()|(?P<close>\))|\{(?P<least>\d+)(?:,\d*)?\}|(?P<other>[*+?|])|.",
     re.DOTALL,

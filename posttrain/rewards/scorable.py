@@ -21,7 +21,7 @@ MOST_UNREAD = 0.3
 MOST_ANSWERS: Final = 0.05
 """In a run that sets no reward, the largest share of training prompts whose answers `correct` cannot read."""
 SHOWN: Final = 5
-"""The answers that cannot be read of which examples are kept."""
+"""Maximum number of stored examples of unreadable answers."""
 TEACH = "Train on demonstrations in this form (sft), or ask for it in the prompts (docs/rewards.md)"
 
 
@@ -80,7 +80,7 @@ def _need_answers(terms: Mapping[str, WeightedReward], prompts: Sequence[Prompt]
 
 
 NOT_JUDGED: Final = "it does not judge this prompt"
-"""How the reason starts if a reward cannot judge a prompt."""
+"""The start of the reason if a reward cannot judge a prompt."""
 
 
 def why_not_scorable(name: str, term: WeightedReward, prompt: Prompt) -> str | None:

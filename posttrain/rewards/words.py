@@ -10,7 +10,7 @@ UNSPACED: Final = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{M
 """A letter of a script without spaces between words. Each counts as a word."""
 _EMOJI: Final = r"\p{Extended_Pictographic}[\p{M}\u200d\ufe0f]*"
 _WORD: Final = rf"{UNSPACED}|{_EMOJI}|(?:(?!{UNSPACED})[\p{{L}}\p{{M}}\p{{N}}])+(?:['’]\p{{L}}+)*"
-"""A letter of such a script, an emoji, or letters and digits; `_` joins no words."""
+"""A letter of such a script, an emoji, or letters and digits; `_` does not join words."""
 _WORDS: Final = regex.compile(_WORD)
 _PIECES: Final = regex.compile(rf"{_WORD}|\S")
 

@@ -47,9 +47,11 @@ class Workers:
             "concurrency": term.concurrency,
         }
         self._is_foreign = REWARDS.is_foreign(term.type or name)
-        """True if the reward is not ours. Ours read texts alone: tokens as JSON take longer than their work."""
+        """True if the reward is not posttrain's. posttrain's rewards only read texts, because sending tokens as JSON
+        takes longer than the work."""
         self._slow: Status = "timeout" if self._is_foreign else "unparseable"
-        """Our own parsers are slow only where a completion makes them so, which would else leave its group."""
+        """posttrain's parsers are slow only on special completions, and a timeout would remove them from their
+        group."""
         self._async = term.reward.each is not None and inspect.iscoroutinefunction(term.reward.each)
         env = {*_set(term.env, name, where), *texts_in(setup["options"])}
         self._pool = worker_pool(worker.__name__, setup, term.workers, env)

@@ -16,7 +16,7 @@ from posttrain.text.packing import pack
 ROWS: Final = 16
 """The number of samples whose log-probs are computed again."""
 WORRYING: Final = {False: 0.01, True: 0.05}
-"""The mean gap that is reported, in nats per token; the key says whether the model computes in bf16."""
+"""The mean gap that is reported, in nats per token; the key is true if the model computes in bf16."""
 
 
 @torch.no_grad()

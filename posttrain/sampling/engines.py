@@ -84,7 +84,7 @@ class Engine:
     check: Callable[[], object] = lambda: None
     """Raises if this machine lacks something that the engine needs."""
     sets: Mapping[str, str] | None = None
-    """Its own settings that `engine_args` may not contain -> why; None: it has no settings of its own."""
+    """The engine's settings that `engine_args` may not contain -> why; None: it has no extra settings."""
 
     def refuse(self, name: str, needs: Mapping[str, Capability]) -> None:
         """Raise if a setting needs an ability that the engine lacks. `needs`: the setting -> the ability."""

@@ -36,7 +36,7 @@ class Episodes:
         self.rollouts = list(rollouts)
         self._text, self._max_tokens, self._context = text, max_tokens, context
         self._seconds = [0.0] * len(rollouts)
-        """What the task's code has taken in each episode."""
+        """Seconds that the task's code has taken in each episode."""
         self._active = [index for index, rollout in enumerate(rollouts) if load_task(rollout.prompt.task).has_turns]
         self._turn = 0
 

@@ -55,7 +55,7 @@ class ScoredSamples:
     steps: list[LabelledStep]
     """The labelled steps of samples, if the settings have `steps`."""
     metrics: dict[str, float]
-    """How far the engine's log-probs are from the model's own, if they differ."""
+    """The difference between the engine's and the model's own log-probs, if there is one."""
 
 
 def scored_samples(

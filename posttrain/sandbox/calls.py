@@ -19,7 +19,7 @@ from posttrain.sandbox.messages import receive, send
 from posttrain.sandbox.values import Codec, library_class
 
 SHOWN: Final = 300
-"""The most characters of an error in a reason."""
+"""Maximum number of characters of an error in a reason."""
 BASES: Final[dict[type, Callable[[Any], Any]]] = {
     int: int.__int__,
     float: float.__float__,
@@ -38,7 +38,7 @@ BASES: Final[dict[type, Callable[[Any], Any]]] = {
     collections.UserString: lambda value: str(value.data),
     collections.ChainMap: dict,
 }
-"""How the plain value is made of an object that extends one of these."""
+"""How the plain value is made from an object that extends one of these types."""
 OPERATORS: Final = (
     "eq ne lt le gt ge add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos invert abs index "
     "contains getitem setitem delitem iadd imul ior iand isub ixor"

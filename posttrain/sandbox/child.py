@@ -24,12 +24,12 @@ from posttrain.sandbox.objects import is_object
 from posttrain.sandbox.remote import Remote
 
 SHOWN: Final = 300
-"""The most characters of an error in a reason."""
+"""Maximum number of characters of an error in a reason."""
 HERE: Final = __file__.rpartition("/")[0]
 UNSEEN: Final = {"is_dataclass", "signature", "getsource", "get_type_hints", "gc", "match statement"}
-"""What looks at an object without asking it."""
+"""Functions that look at an object without asking it."""
 UNREACHED: Final = {".stdin", "mock", "unittest.mock", "builtins", ".seed", ".environ", "open", "tempfile", ".chdir"}
-"""What changes the process of the tests, or their files, and not the program's."""
+"""Functions that change the process or files of the tests, not of the program."""
 PRINTED: Final = {"redirect_stdout", ".redirect_stdout", ".stdout", "stdout"}
 
 

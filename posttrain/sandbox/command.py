@@ -52,7 +52,7 @@ class Command:
         self._package = {f"sandbox/{file.name}": file.read_text(encoding="utf-8") for file in folder.glob("*.py")}
         self._package["__init__.py"] = ""
         self.mechanisms: list[str] = []
-        """The kernel's own that hold programs in there on top."""
+        """The kernel's mechanisms that isolate programs in addition, inside the command."""
         try:
             self.judge({"code": "print(1)", "cases": [["", "1"]], "share": False}, Limits())
         except SandboxFailed as error:

@@ -22,7 +22,7 @@ ASK: Final = (
 """Special methods that the program answers: no expected value is sent."""
 BINARY: Final = "lt le gt ge add sub mul truediv floordiv mod pow matmul and or xor lshift rshift divmod"
 MOST_AHEAD, PLAIN_BEFORE = 256, 64
-"""How many values of an iterator are asked for at once, after how many plain ones."""
+"""Number of values requested from an iterator at once, and number of plain values before that."""
 
 
 @dataclass

@@ -17,7 +17,7 @@ from posttrain.sandbox.values import TYPES, Codec, NotPlainError, check_attribut
 
 BASES: Final[tuple[Any, ...]] = (int, float, complex, str, bytes, bytearray, tuple, list, frozenset, set, dict)
 EMPTY: Final = {"__module__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__"}
-"""What a class has whose body is empty."""
+"""The attributes of a class with an empty body."""
 STARS: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 NEVER_CAUGHT: Final = (StopIteration, StopAsyncIteration)
 """They would silently end a loop in the tests."""
@@ -33,7 +33,7 @@ class Remote(Codec):
         self.ended = ""
         """Why it answers no more."""
         self.fault = ""
-        """What the tests asked for that cannot be done."""
+        """The impossible request of the tests."""
         self.depth = 0
         """How many functions of the tests the program is calling."""
         self.words: set[str] = set()

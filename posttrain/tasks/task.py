@@ -46,9 +46,9 @@ class Task:
     reply: Reply = one_turn
     """Return the step after a completion: a Step, a list of turns, or None, which ends the episode."""
     turns: int = 8
-    """The most completions of an episode."""
+    """Maximum number of completions of an episode."""
     seconds: float = 10.0
-    """The most seconds that `reply` may take per episode, all turns together. It limits tasks by import path."""
+    """Maximum number of seconds for all calls of `reply` in an episode. It limits tasks by import path."""
     workers: int = 2
     """The number of processes that run `reply` of a task by import path."""
     reward_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

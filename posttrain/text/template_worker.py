@@ -23,7 +23,7 @@ SECONDS: Final = 5.0
 """CPU seconds for one conversation. Most take less than a millisecond."""
 MEMORY: Final = 512 * 2**20
 LONGEST: Final = 100_000
-"""The most characters of markup that a template may add to a conversation."""
+"""Maximum number of characters of markup that a template may add to a conversation."""
 FAILURES: Final = (
     jinja2.TemplateError,
     ArithmeticError,

@@ -33,9 +33,9 @@ OWN_NAMES: Final = frozenset(
 )
 """Names that mean something else in every template."""
 BATCH = 256
-"""The most conversations sent to the child at a time."""
+"""Maximum number of conversations sent to the child at a time."""
 BATCH_CHARACTERS = 1_000_000
-"""The most characters sent at a time, so that long conversations fit the child's memory."""
+"""Maximum number of characters sent at a time, so that long conversations fit the child's memory."""
 
 
 @dataclass(frozen=True)

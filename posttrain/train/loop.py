@@ -47,7 +47,7 @@ class TrainingParams(Params, metaclass=Called):
     """Settings that all training stages share."""
 
     rate_kind: ClassVar[RateKind] = "sft"
-    """The kind of run that decides the default learning rate."""
+    """The kind of run, which determines the default learning rate."""
 
     seed: int = Field(0, ge=0, lt=2**32, description="seed of the rows' order and of the samples")
     adapter: AdapterChoice = Field(ADAPTER_CHOICE.chosen, description="what is trained: all weights, or an adapter")

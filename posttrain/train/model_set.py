@@ -69,7 +69,7 @@ class ModelSet:
     temperature: float = 1.0
     micro_tokens: int = 16_384
     remake: Callable[[], Any] | None = None
-    """Makes the policy as it was before sharding; None if it is not sharded."""
+    """Creates the unsharded policy; None if the policy is not sharded."""
     folder: Path = Path()  # where the policy was loaded from, with the tokenizer
 
     def __post_init__(self) -> None:

@@ -88,7 +88,7 @@ def lr_factor(params: OptimizerParams, progress: float, steps: int) -> float:
 
 
 NORM_EPSILON = 1e-6
-"""What torch's own clipping adds to the norm."""
+"""The number that torch's clipping adds to the norm."""
 MEAN = "mean."
 """The name prefix of averaged weights in checkpoints."""
 MOMENTS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}

@@ -106,7 +106,7 @@ class Sharing:
     waits: float = 0.0
     steps: int = 0
     idle: int = 0
-    """Steps in which a process had no row of its own."""
+    """Steps in which a process had no rows."""
 
     def add(self, rows: Sequence[TokenRow], rounds: Rounds, width: float) -> None:
         """Add a step."""

@@ -38,7 +38,7 @@ class Trained(list[dict[str, float]]):
         self.steps = len(rows)
         """Optimizer steps."""
         self.kept = run.watch.finish()
-        """What `watch` measured of the weights that it kept."""
+        """Measurements of the weights that `watch` chose."""
         self.figures: dict[str, float] = {}
         """Counts over the whole run, as the tokens that a judge used."""
         self.rollouts: StepLog = NO_LOG

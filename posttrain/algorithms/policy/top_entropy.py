@@ -12,7 +12,7 @@ from posttrain.algorithms.surrogate import Surrogate
 from posttrain.formulas.ragged import Ragged, places
 
 DECIMALS = 5
-"""Of entropies that are compared. A smaller difference may be rounding."""
+"""Minimum difference between compared entropies. A smaller difference may be rounding."""
 
 
 class TopEntropyOptions(ClipOptions):

@@ -33,7 +33,7 @@ class PromptAttention(PackedAttention):
         self.lengths_P = torch.bincount(self._place_N[0])
         self._shape = self.lengths_P.numel(), max((length + count for _, length, _, count in packed.spans), default=0)
         self.keys_values: dict[int, KeyValue] = {}
-        """Of each layer, keys and values [P, K, T, D], padded on the right."""
+        """Per layer: keys and values [P, K, T, D], padded on the right."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Compute packed attention, and store the keys and values."""
@@ -59,7 +59,7 @@ class CachedAttention:
         self._max_new_tokens, self._lengths_P, self._since_R = max_new_tokens, none, none
         """`since`: the step with which a row began."""
         self._groups, self._prompts = PromptGroups(none, 0), dict[int, KeyValue]()
-        """Of each layer, the prompts' keys and values [P K, T, D]."""
+        """Per layer: the prompts' keys and values [P K, T, D]."""
         self._buffers: dict[int, KVBuffer] = {}
         self._now, self._first, self._late = -1, 0, False
         self._bias_PT = torch.zeros(0, 1, 0, device=device)

@@ -52,7 +52,7 @@ class PagedAttention:
         self._rows: list[tuple[_Prompt, list[int]]] = []
         """The prompt of each row, and the row's own pages."""
         self._pools: dict[int, list[Tensor]] = {}
-        """Of each layer, all keys and values [pages, PAGE, K, D]; rows that are not there write to page 0."""
+        """Per layer: all keys and values [pages, PAGE, K, D]; missing rows write to page 0."""
         self._size, self._free = 1, list[int]()
         self._table_RP = torch.zeros(0, longest_prompt // PAGE + self._pages_per_row, dtype=torch.int32, device=device)
         self.graphs: dict[int, Callable[[Tensor, Tensor], Tensor]] = {}

@@ -27,7 +27,7 @@ from posttrain.rollout import token_rows
 from posttrain.text.packing import micro_batches, pack, sent
 
 PREFILL_TOKENS = 16_384
-"""The most prompt tokens in one pass."""
+"""Maximum number of prompt tokens in one pass."""
 DecodingAttention = CachedAttention | PagedAttention
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 FIXED_ROTARY = ("default", "linear", "llama3", "yarn")

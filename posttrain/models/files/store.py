@@ -65,7 +65,7 @@ IGNORED_KEYS = (
     "_attn_implementation", "_experts_implementation", "attn_implementation", "auto_map", "experts_implementation",
     "fusion_config", "transformers_weights",
 )  # fmt: skip
-"""Keys of config.json about code and files, which posttrain decides itself."""
+"""Keys of config.json about code and files, which posttrain sets itself."""
 
 
 @phase("load")

@@ -20,7 +20,7 @@ OWN = "FlashAttention 2"
 ROWS, WINDOW = (300, 77), 64
 """The check's rows: more and fewer tokens than a block has. Its sliding window."""
 TOLERANCE = 2e-2
-"""Of the largest number, between two kernels in bf16."""
+"""Tolerance between two kernels in bf16, relative to the largest number."""
 FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 """Errors of kernels that do not support a GPU or a head."""
 

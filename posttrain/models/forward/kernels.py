@@ -42,7 +42,7 @@ LARGEST_BLOCK = 2**15
 """The numbers of a row that Liger's cross entropy holds at a time. Its own function waits for the device; the kernel
 is called directly."""
 OFFSET = 0.0
-"""What Liger adds to a norm's weight: nothing in these families."""
+"""The number that Liger adds to a norm's weight: 0 in these families."""
 
 
 @cache

@@ -26,7 +26,7 @@ from posttrain.rollout import TokenRow
 from posttrain.text.packing import pack
 
 TOLERANCE = 1e-4
-"""Of the check at load, as a share of the largest output in float32."""
+"""Tolerance of the check at load, relative to the largest output in float32."""
 FUSED, PLAIN = "fused", "transformers"
 """Values of the record's `layers`."""
 

@@ -42,7 +42,7 @@ class RoutingSums:
     entropy_L: Tensor
     """The entropy of that distribution."""
     moved_L: Tensor
-    """The number of the router's own choices that are not among the replayed ones."""
+    """The number of the router's own choices that differ from the replayed choices."""
 
     def __add__(self, other: RoutingSums) -> RoutingSums:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
@@ -126,7 +126,7 @@ class Routed(NamedTuple):
     logits_NE: Tensor
     experts_NK: Tensor
     own_NK: Tensor
-    """Its own choice, if another one was replayed."""
+    """The router's own choice, if a different choice was replayed."""
 
 
 def _routed(router: Any, output: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:

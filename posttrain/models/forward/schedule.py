@@ -14,14 +14,14 @@ from itertools import pairwise
 TILE = 128
 """Queries and keys of a block."""
 POINTS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 24, 32)
-"""How many of the longest rows a call may end with."""
+"""Number of the longest rows that a call may end with."""
 SIMULATED = 4096
-"""The most blocks that are scheduled one by one. More are spread evenly enough."""
+"""Maximum number of blocks that are scheduled one by one. Larger numbers are spread evenly enough."""
 LEAST_GAIN = 0.1
 """The share of the time that a cut must save, since it copies queries, keys and values."""
 
 Row = tuple[int, int]
-"""Queries and keys of a row. The last query sees all keys, the one before one less."""
+"""Queries and keys of a row. The last query sees all keys, the query before it one key less."""
 
 
 def cuts(rows: Sequence[Row], heads: int, sms: int) -> list[int]:

@@ -43,7 +43,7 @@ class Segments:
     keys: tuple[int, ...] = ()
     """The packed token of each key, in host memory."""
     split: dict[int, Split | None] = field(default_factory=dict, compare=False)
-    """How calls with so many heads are cut, once it is known."""
+    """The cuts of calls with this number of heads, once known."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from posttrain.text.templates import RenderError, RenderRequest, Template
 ARCHITECTURES: Final = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """model_type -> architecture name in GGUF. Mistral is written as Llama."""
 SPLITS: Final = ("llama-bpe", "qwen2", "tekken", "gpt-4o")
-"""GGUF's names of pre-tokenizers. The regular expressions are those in transformers."""
+"""GGUF's names of pre-tokenizers. The regular expressions are copied from transformers."""
 COMPARED: Final = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size", "max_position_embeddings", "hidden_act", "rope_parameters", "rms_norm_eps",

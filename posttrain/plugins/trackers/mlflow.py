@@ -16,12 +16,12 @@ from posttrain.settings.plain import flattened
 
 ID: Final = "posttrain.id"
 AT_ONCE: Final = 1000
-"""The most metrics in a request. A request is stored completely or not at all."""
+"""Maximum number of metrics in a request. A request is stored completely or not at all."""
 PARAMS_AT_ONCE: Final = 100
 STEP: Final = "step"
 """A metric whose value is its step number, which shows where to continue."""
 LONGEST: Final = 6000
-"""The most characters of a parameter's value."""
+"""Maximum number of characters of a parameter's value."""
 
 
 class Mlflow:

@@ -117,7 +117,7 @@ class LanguageJudge:
         self._cached = 0
         self._weights = ""
         self.first_slot: dict[str, list[float]] = {}
-        """Of the last call: prompt -> how often the reply that was shown first won, for each of its duels."""
+        """From the last call: prompt -> how often the first shown reply won, for each of its duels."""
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Return the score of each rollout."""
