@@ -28,6 +28,9 @@ from posttrain.settings.plain import NONE
 from posttrain.text.bpe import CHAT_TEMPLATE
 from posttrain.train.learning_rates import explained, parameters_of
 
+_SIZES: dict[str, Any] = {}
+"""Config as JSON -> sizes of keys and values."""
+
 
 def config_of(model: str, settings: Settings) -> Any:
     """Return the config of a folder under models/, or of its run's start model if the folder does not exist yet."""
@@ -132,5 +135,12 @@ def shape_of(config: Any, *, scores: bool = False) -> Any:
     with quiet(), torch.device("meta"):
         model = prepared(model_class(config)(config))
         if not scores:
-            kv_sizes(model.to(torch.bfloat16))  # some experts have no float32 kernel on meta
+            model.kv_sizes = _sizes_of(config.to_json_string(use_diff=False), model)
         return model.to(torch.float32)
+
+
+def _sizes_of(config: str, model: Any) -> Any:
+    """Return the sizes of a model's keys and values. Measuring them takes as long as building the model."""
+    if config not in _SIZES:
+        _SIZES[config] = kv_sizes(model.to(torch.bfloat16))  # some experts have no float32 kernel on meta
+    return _SIZES[config]

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from posttrain.pipeline.commands.line import add_action, add_actions
 
 EXAMPLE = "--list"
+DOING = "looking for files that no run needs"
 
 
 def add_arguments(parser: ArgumentParser) -> None:

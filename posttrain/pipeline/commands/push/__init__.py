@@ -8,6 +8,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 EXAMPLE = "grpo --to hf:OWNER/NAME --dry-run"
+DOING = "reading the model and its record"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
