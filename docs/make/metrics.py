@@ -10,8 +10,9 @@ PAGE = Path(__file__).resolve().parents[1] / "reference" / "metrics.md"
 HEAD = """# Metrics: what each number means
 
 `posttrain params metrics` prints this page, and `posttrain params metrics NAME` one entry. The report page shows the
-entry below each curve. It warns under *Health* if the last tenth of a run's steps is outside a healthy range, or if a
-loss rose or a reward fell since the first tenth. Trackers get the same texts.
+entry below each curve. Under *Health* it warns if the mean of the last tenth of a run's steps is beyond the limit in
+the column *warns*, or rose or fell against the first tenth. The other ranges are for your own reading. Trackers get the
+same texts.
 
 NAME stands for the name of a reward or a metric, and K for a number of samples. `_low` and `_high` after a name are the
 ends of its 95 % interval. Custom tasks and losses add metrics of their own, which this page does not list.

@@ -91,12 +91,12 @@ def tables() -> str:
     """Return the tables of docs/reference/metrics.md."""
     lines: list[str] = []
     for heading, entries in parts().items():
-        lines += [f"## {heading}", "", "| metric | what it is | better | healthy | if not |", "|---|---|---|---|---|"]
+        lines += [f"## {heading}", "", "| metric | what it is | better | healthy | warns | if not |", f"|{'---|' * 6}"]
         for entry in entries:
             names = ", ".join(f"`{name}`" for name in entry.names)
             only = f" ({', '.join(entry.stages)})" if len(entry.stages) == 1 and heading != entry.stages[0] else ""
             better = "" if entry.better == "neither" else entry.better
-            cells = [f"{names}{only}", entry.meaning, better, entry.healthy, entry.fix]
+            cells = [f"{names}{only}", entry.meaning, better, entry.healthy, entry.limits(), entry.fix]
             lines.append(f"| {' | '.join(cells).replace('](', '](../')} |")
         lines.append("")
     return "\n".join(lines)

@@ -55,6 +55,14 @@ class Metric:
         """True if the end of a run can be outside the healthy range."""
         return (self.low, self.high) != (-inf, inf) or bool(self.must_not)
 
+    def limits(self) -> str:
+        """Return when the page warns about the end of a run, e.g. 'below 0.1, or if it rises'; empty: never."""
+        bounds = [f"below {self.low:g}"] if self.low != -inf else []
+        bounds += [f"above {self.high:g}"] if self.high != inf else []
+        bounds += [f"if it {self.must_not}s"] if self.must_not else []
+        only = f" ({', '.join(f'`{name}`' for name in self.judged)})" if self.judged and bounds else ""
+        return ", or ".join(bounds) + only
+
     def text(self) -> str:
         """Return the entry as plain text."""
         parts = [self.meaning, {"neither": ""}.get(self.better, f"{self.better.capitalize()} is better")]

@@ -12,9 +12,10 @@ TRAINING: Final = (
         LIKELIHOOD,
         "Mean cross-entropy of the trained tokens, in nats",
         "lower",
-        "falls, then flattens; stays above 0.02",
-        "near 0, the rows are memorised: train fewer epochs or add rows. If it rises, lower `optimizer.lr`",
-        low=0.02,
+        "falls, then flattens; stays near `heldout_loss`",
+        "far below `heldout_loss`, or with steps down at each epoch, the rows are memorised: train fewer epochs or add "
+        "rows. If it rises, lower `optimizer.lr`. If it starts above 4, check template and tokenizer",
+        low=0.01,
         must_not="rise",
     ),
     Metric(
@@ -22,7 +23,7 @@ TRAINING: Final = (
         LIKELIHOOD,
         "Mean entropy of the predicted next token, in nats",
         healthy="falls slowly and stays close to the loss",
-        fix="if it is far below the loss, the model is overconfident: train fewer epochs",
+        fix="a loss far below the entropy means memorised rows: train fewer epochs",
     ),
     Metric(("length",), LIKELIHOOD, "Mean number of trained tokens per row"),
     Metric(
@@ -30,7 +31,7 @@ TRAINING: Final = (
         REWARD,
         "Mean loss per pair: -log sigmoid(margin). A model that guesses has 0.693",
         "lower",
-        "falls below 0.69; stays above 0.02",
+        "starts near 0.69 or a little above, and falls; stays near that of held-out pairs",
         "near 0, the pairs are memorised: train fewer epochs. At 0.69, nothing is learned: raise `optimizer.lr`",
         low=0.02,
         must_not="rise",
@@ -49,8 +50,8 @@ TRAINING: Final = (
         REWARD,
         "Mean score of the chosen answer minus that of the rejected answer",
         "higher",
-        "positive, and flattens",
-        "a margin that keeps growing means overfitting: train fewer epochs",
+        "positive; grows, and flattens with the learning rate",
+        "if `heldout_margin` stops while it grows, the pairs are memorised: train fewer epochs",
         low=0.0,
     ),
     Metric(
@@ -59,17 +60,17 @@ TRAINING: Final = (
         "Mean loss of the run's algorithm per pair or label. DPO starts at 0.693, because policy and reference agree",
         "lower",
         "falls; DPO's stays above 0.02",
-        "near 0, with accuracy 1, the pairs are memorised: raise the loss's `beta`, lower `optimizer.lr`, or train "
-        "fewer epochs",
+        "near 0, with accuracy 1, the pairs are memorised: train fewer epochs, lower `optimizer.lr`, or use `cdpo` or "
+        "`ipo`",
         must_not="rise",
     ),
     Metric(
         ("accuracy",),
         PREFERENCE,
         "Share of the step's pairs in which the policy prefers the chosen answer more than its reference does. "
-        "For labels: the share of answers on the right side",
+        "For labels: the share of answers on the right side of the reference point",
         "higher",
-        "0.6 to 0.95",
+        "above 0.55; above 0.95 only if held-out accuracy is near it",
         "near 0.5, nothing was learned: raise `optimizer.lr`. At 1, the pairs are memorised, or the answers differ in "
         "an easy sign such as their length",
         low=0.5,
@@ -77,18 +78,19 @@ TRAINING: Final = (
     Metric(
         ("margin",),
         PREFERENCE,
-        "`chosen` minus `rejected`",
+        "`chosen` minus `rejected`, without `beta` (TRL multiplies by `beta`)",
         "higher",
-        "positive, and flattens",
-        "a margin that keeps growing means overfitting: train fewer epochs, raise the loss's `beta`",
+        "positive; grows, and flattens with the learning rate",
+        "if `heldout_margin` or `heldout_accuracy` stops while it grows, the pairs are memorised: train fewer epochs",
         low=0.0,
     ),
     Metric(
         ("chosen",),
         PREFERENCE,
-        "Log-probability of the chosen answers minus the reference's, as a sum (or a mean) over tokens, without `beta`",
+        "Log-probability of the chosen answers minus the reference's, as a sum or a mean over tokens, without `beta`. "
+        "Without a reference, the log-probability itself, which is below 0",
         "higher",
-        "near 0 or above; a small fall is common in DPO",
+        "a fall of up to about 0.3 nats per token is common in DPO, if `rejected` falls further",
         "if it falls far, both answers became less likely: add `nll`, lower `optimizer.lr`, or raise the loss's `beta`",
     ),
     Metric(
@@ -104,10 +106,9 @@ TRAINING: Final = (
         PREFERENCE,
         "Mean change of an answer's log-probability per token, policy minus reference. Chosen and rejected answers "
         "count alike",
-        healthy="near 0",
-        fix="if it is far below 0, probability moves to answers that no pair contains: add `nll`, or lower "
-        "`optimizer.lr`",
-        low=-5.0,
+        healthy="above -0.5; it falls a little in most runs, because rejected answers should fall",
+        fix="below -1, probability moves to answers that no pair contains: add `nll`, or lower `optimizer.lr`",
+        low=-2.0,
     ),
     Metric(("nll",), PREFERENCE, "Mean loss per token of the chosen answers, with `nll`", "lower", "falls"),
     Metric(
@@ -115,6 +116,7 @@ TRAINING: Final = (
         PREFERENCE,
         "Reference point of losses of single labels (KTO, BCO): answers above it count as preferred",
         healthy="moves slowly",
+        fix="if it stays at 0 for the whole run, the policy does not move: raise `optimizer.lr`",
     ),
     Metric(
         ("chosen_rows",),
@@ -127,16 +129,17 @@ TRAINING: Final = (
         ("grad_norm",),
         TRAINED,
         "Norm of the gradient before clipping",
-        healthy="no spikes; not far above `optimizer.clip` all the time",
-        fix="lower `optimizer.lr`, raise `optimizer.warmup`; `limits.gradient` ends such a run",
+        healthy="no spikes above 10 times its median; DPO is often far above `optimizer.clip`, which is harmless",
+        fix="lower `optimizer.lr`, raise `optimizer.warmup`; `limits.gradient` ends such a run. 0: nothing is learned",
     ),
     Metric(("lr",), TRAINED, "Learning rate of this step"),
     Metric(
         ("balance_loss",),
         TRAINED,
-        "How unevenly a [mixture of experts](models.md#mixtures-of-experts) uses its experts. 1 is even",
+        "How unevenly a [mixture of experts](models.md#mixtures-of-experts) uses its experts. Even use: the experts "
+        "per token",
         "lower",
-        "near 1",
+        "near the number of experts per token",
         "raise `router.balance`",
     ),
     Metric(("router_entropy",), TRAINED, "Mean entropy of the routers of a mixture of experts, in nats"),
@@ -145,14 +148,14 @@ TRAINING: Final = (
         TRAINED,
         "Share of replayed expert choices that the trainer alone would have made differently",
         "lower",
-        "below 0.1",
+        "below 0.05",
         "the sampler and the trainer disagree: keep `router.replay`, sample more often",
     ),
     Metric(
         ("expert_load_max", "expert_load_min"),
         TRAINED,
         "Tokens of the most used and the least used expert, relative to an even share (1)",
-        healthy="near 1",
+        healthy="near 1 in training from scratch; in fine-tuning, no worse than at the first step",
         fix="raise `router.balance`; a minimum load of 0 means that an expert is unused",
     ),
     Metric(
@@ -160,8 +163,8 @@ TRAINING: Final = (
         TRAINED,
         "Loss on held-out rows, with `watch`",
         "lower",
-        "falls; a rise means overfitting",
-        "set `watch.keep: best`, or train fewer epochs",
+        "falls, then flattens; after the first epoch of SFT it may rise while answers improve",
+        "judge by `heldout_score` if you can; else set `watch.keep: best`, or train fewer epochs",
         must_not="rise",
     ),
     Metric(
@@ -169,11 +172,11 @@ TRAINING: Final = (
         (*REWARD, *PREFERENCE),
         "`accuracy` on held-out pairs, with `watch`",
         "higher",
-        "above 0.55, not far below `accuracy`",
+        "above 0.55, at most 0.1 below `accuracy`",
         "if it is far below `accuracy`, the pairs are memorised: train fewer epochs, add pairs",
         low=0.5,
     ),
-    Metric(("heldout_margin",), REWARD, "`margin` on held-out pairs", "higher", "positive"),
+    Metric(("heldout_margin",), (*REWARD, *PREFERENCE), "`margin` on held-out pairs", "higher", "positive, and grows"),
     Metric(
         ("heldout_score",),
         LIKELIHOOD,
@@ -188,8 +191,8 @@ TRAINING: Final = (
         PREFERENCE,
         "Share of held-out pairs in which both answers are less likely than at the start",
         "lower",
-        "below 0.5",
+        "often above 0.5 in DPO; sick only with a large fall of `chosen`, or if samples get worse",
         "the probability goes to other answers: lower `optimizer.lr`, raise the loss's `beta`, or add `nll`",
-        high=0.5,
+        high=0.95,
     ),
 )
