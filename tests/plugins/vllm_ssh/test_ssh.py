@@ -275,7 +275,7 @@ def test_a_server_that_does_not_start_there_is_shown_with_its_log(
         sampler.sync(models.policy, "a")
     place = MEMORY / f"{there.folder.name}-0-2"
     place.mkdir()
-    with pytest.raises(EngineError, match=r"(?s)ended with status 1 .*cannot be made: .*File exists"):
+    with pytest.raises(EngineError, match=r"(?s)ended with status 1 .*cannot be created: .*File exists"):
         sampler.sync(models.policy, "a")
     place.rmdir()
     sampler.close()
