@@ -71,7 +71,19 @@ def test_git_sees_only_what_belongs_into_it(project: Path) -> None:
     listed = command(project, "git", "status", "--porcelain", "--untracked-files=all").stdout.splitlines()
     top = {line[3:].split("/")[0] for line in listed}
     assert top == {
-        *(".dvc", ".dvcignore", ".gitignore", ".vscode", "README.md", "code", "custom", "data", "dvc.lock"),
+        *(
+            "AGENTS.md",
+            "prefect.yaml",
+            ".dvc",
+            ".dvcignore",
+            ".gitignore",
+            ".vscode",
+            "README.md",
+            "code",
+            "custom",
+            "data",
+            "dvc.lock",
+        ),
         *("dvc.yaml", "flows", "metrics", "models", "my", "params.yaml", "plots", "posttrain.lock", "results"),
         *("stages", "tasks"),
     }

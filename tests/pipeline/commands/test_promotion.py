@@ -42,7 +42,7 @@ def test_the_better_one_becomes_champion_and_no_other(committed: Path) -> None:
     said = message("dpo#champion#1")
     assert f"score: {metrics['score']:.3f} [{metrics['score_low']:.3f}, {metrics['score_high']:.3f}]" in said
     assert f"digest: {Digests().of('models/preference/dpo')}" in said
-    with pytest.raises(PipelineError, match="is dpo#champion#1 already"):
+    with pytest.raises(PipelineError, match="is already dpo#champion#1"):
         promote("preference/dpo", "champion")
     with pytest.raises(PipelineError, match=r"not better than dpo#champion#1: worse, -0\.\d+ \[-0\.\d+, -0\.\d+\]"):
         promote("sft", "champion")
@@ -204,7 +204,7 @@ def test_a_killed_promotion_is_completed_by_the_next_one(committed: Path, at: st
     now = present("champion")
     assert now is not None and now.tag == ("grpo#champion#2" if "!" in at else "dpo#champion#1")
     done = run(committed, sys.executable, "-m", "posttrain", "promote", "grpo", "--as", "champion")
-    assert ("is grpo#champion#2 already" if "!" in at else "grpo#champion#2\n") in done.stdout
+    assert ("is already grpo#champion#2" if "!" in at else "grpo#champion#2\n") in done.stdout
     assert tags() == ["dpo#champion!#2", "dpo#champion#1", "dpo@v0.0.1", "grpo#champion#2", "grpo@v0.0.1"]
 
 

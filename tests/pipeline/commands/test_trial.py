@@ -305,7 +305,7 @@ def test_the_command_exits_with_1_where_a_row_failed() -> None:
             text=True,
         )
         assert done.returncode == status, done.stderr
-        assert f"{count} rows: 1 ok" in done.stdout
+        assert f"{count} row{'s' * (count != 1)}: 1 ok" in done.stdout
         assert ("error: reward 'test_rewards_of_rows:has_keys': 1 of 2 rows failed" in done.stderr) == bool(status)
 
 

@@ -274,7 +274,7 @@ def test_identical_trainings_count_as_one_seed(seeded: Path) -> None:
 @pytest.mark.slow
 def test_other_prompts_are_refused(finished: Path) -> None:
     workspace.put_policy(finished, "grpo", workspace.rollouts("grpo", first_prompt=5))
-    with pytest.raises(PosttrainError, match=re.escape("evaluated on different prompts (25 are the same)")):
+    with pytest.raises(PosttrainError, match=re.escape("evaluated on different prompts (25 in common)")):
         select(["dpo", "grpo"], None, "sampled")
 
 

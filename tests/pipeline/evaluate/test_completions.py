@@ -20,6 +20,7 @@ from posttrain.pipeline.lineage.query import Query
 from posttrain.pipeline.lineage.search import in_file
 from posttrain.pipeline.report.build import build_report
 from posttrain.pipeline.tables.store import read_table, write_table
+from stages.completions import main as sample
 from stages.evaluate import main
 from tests.library.models.tiny import tiny_folder
 from tests.pipeline.report import workspace
@@ -58,6 +59,7 @@ def test_reports_and_comparisons_have_the_same_figures(finished: Path, completio
     assert build_report() == {}
     after = page_data(finished)
     assert Path("report/summary.json").read_bytes() == summary
+    assert after["shown"].pop("with_texts") == shown and before["shown"].pop("with_texts") == 30  # type: ignore[attr-defined]
     assert {**after, "prompts": 0} == {**before, "prompts": 0}, "lengths and lineage too"
     assert len(after["prompts"]) == shown  # type: ignore[arg-type]
     again = read_evaluated(finished, "workspace", "grpo", "sampled")
@@ -111,6 +113,7 @@ def evaluate(folder: Path, completions: Completions, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(folder)
     text = PARAMS.replace("settings:\n", f"settings:\n    completions: {completions}\n")
     (folder / "params.yaml").write_text(text, encoding="utf-8")
+    sample("start")
     main("start")
     build_report()
     found: dict[str, float] = json.loads((folder / "results/start/metrics.json").read_bytes())

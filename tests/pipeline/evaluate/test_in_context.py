@@ -132,6 +132,8 @@ def test_a_policy_with_examples_is_measured_and_its_tokens_are_compared(own_work
     inputs = "data: two_step/prompts, reference: sft/main, reward_model: none, prompts: 40, samples: 4"
     with (own_workspace / "params.yaml").open("a", encoding="utf-8") as file:
         file.write(f"  runs:\n    shots: {{policy: sft/main, {inputs}, context: [{shots}]}}\n")
+    done = stage(own_workspace, "completions_runs", "shots")
+    assert done.returncode == 0, done.stdout
     done = stage(own_workspace, "evaluate_runs", "shots")
     assert done.returncode == 0, done.stdout
     metrics = json.loads((own_workspace / "results/shots/metrics.json").read_text(encoding="utf-8"))

@@ -171,7 +171,7 @@ def test_more_failed_scores_than_max_failed_end_the_stage() -> None:
 @pytest.mark.slow
 def test_other_prompts_are_refused() -> None:
     put("three", rows("three", 0.5, first=7))
-    with pytest.raises(DataError, match=r"results/three.*other prompts than one \(53 of 60 are the same\)"):
+    with pytest.raises(DataError, match=r"results/three.*different prompts than one \(53 of 60 are the same\)"):
         rate()
 
 

@@ -250,7 +250,7 @@ def test_metrics_without_a_score_are_refused(finished: Path) -> None:
 @pytest.mark.slow
 def test_policies_measured_on_other_prompts_are_refused(finished: Path) -> None:
     workspace.put_policy(finished, "grpo", workspace.rollouts("grpo", first_prompt=1))
-    check_left_out("grpo", "other prompts than base")
+    check_left_out("grpo", "different prompts than base")
 
 
 def test_runs_that_are_not_a_mapping_are_refused(finished: Path) -> None:
