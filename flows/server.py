@@ -32,7 +32,7 @@ from .origin_check import NAMES, OriginCheck
 
 EXAMPLE = "--port 4201"
 HOST = "127.0.0.1"
-PORT = 4200
+PORT, MAX_PORT = 4200, 65535
 AUTH = "PREFECT_API_AUTH_STRING"
 SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 START_TIMEOUT = 180.0
@@ -245,6 +245,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > MAX_PORT:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a port: 0 to {MAX_PORT}")
+    return int(text)
+
+
 def _address_file(home: Path) -> Path:
     return home / "server.json"
 
@@ -343,7 +349,7 @@ def parser() -> argparse.ArgumentParser:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the port; the other arguments are for servers that flows start themselves."""
     parser.add_argument(
-        "--port", type=int, default=PORT, help=f"the port, or a free one if it is in use; default: {PORT}"
+        "--port", type=_port, default=PORT, help=f"the port, or a free one if it is in use; default: {PORT}"
     )
     parser.add_argument(
         "--keep-days",

@@ -239,7 +239,7 @@ def _check_key(key: str, params: Mapping[str, Any]) -> None:
 def _name(sweep: str, overrides: Overrides) -> str:
     """Return a readable name with a digest of the exact settings: equal settings give the same experiment."""
     digest = hashlib.sha256(json.dumps(overrides, sort_keys=True).encode()).hexdigest()[:6]
-    last_keys = {key.rpartition(".")[2]: value for key, value in overrides.items()}
+    last_keys = {key.rpartition(".")[2]: value for key, value in sorted(overrides.items())}
     slug = re.sub(r"\.{2,}", ".", "-".join(f"{key}{_plain(value)}" for key, value in last_keys.items()))[:MAX_SLUG]
     return f"{sweep}-{slug.strip('.-')}-{digest}"
 

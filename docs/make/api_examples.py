@@ -181,6 +181,10 @@ def brief(rollouts: Sequence[posttrain.rewards.Rollout]) -> list[float]:
 unread = posttrain.rewards.Score(0.0, "unparseable", "there is no number")
 """,
     "posttrain.rewards.rule": """
+class Limit(posttrain.rewards.Params):
+    words: int = 50
+
+
 @posttrain.rewards.rule(Limit)
 def short(rollout: Rollout, options: Limit) -> float:
     return float(len(rollout.text.split()) <= options.words)

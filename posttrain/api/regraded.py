@@ -54,7 +54,7 @@ def regrade(
     max_tokens: the longest completion that was sampled, for rewards that read it. where: the name of the settings in
     messages.
 
-    Example: `list(regrade([found.rollouts], {"correct": {"answer": "math"}}))`
+    Example: `list(regrade([evaluate_model(model, tokenizer, prompts, reward).rollouts], {"correct": 1.0}))`
     """
     if config is None:
         if reward is None:

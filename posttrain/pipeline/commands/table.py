@@ -24,7 +24,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "workers": "let this host run stages for a flow on another host",
         "sweep": "run settings times seeds as DVC experiments, several at once",
         "status": "list running stages, and stages that must run again with the reason",
-        "watch": "show the report's page in a browserand update it while stages run",
+        "watch": "show the report's page in a browser, and update it while stages run",
         "checkpoints": "list the checkpoints of unfinished runs; resume or restart them",
         "accept": "keep the results of stages although their code changed, if you know that it computes the same",
         "track": "show runs in TensorBoard, MLflow, W&B or trackio, as they grow or afterwards",

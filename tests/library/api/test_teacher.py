@@ -86,7 +86,7 @@ def test_what_cannot_be_is_refused(folders: tuple[Path, Path], tmp_path: Path) -
     with pytest.raises(ModelError, match=r"teacher\.small: it is of the type int"):
         posttrain.distill(student, tokenizer, {"small": 3}, PROMPTS, settings=SETTINGS)
     weighed = {**SETTINGS, "weights": {"other": 1.0}}
-    with pytest.raises(ParamsError, match=r"settings\.weights name other, and the teachers are small"):
+    with pytest.raises(ParamsError, match=r"settings\.weights has other, but the teachers are small"):
         posttrain.distill(student, tokenizer, {"small": folders[1]}, PROMPTS, settings=weighed)
     teacher, _ = posttrain.load_model(folders[1])
     teacher.resize_token_embeddings(teacher.config.vocab_size + 8)
