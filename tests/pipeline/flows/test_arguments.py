@@ -17,7 +17,8 @@ CASES = [
     ("flows.deploy serve --cron zonk", "'zonk' is not a schedule"),
     ("flows.deploy serve --every nan", "'nan' is not a number of seconds of at least 1"),
     ("flows.deploy watch data --look-every -3", "'-3' is not a number of seconds of at least 1"),
-    ("flows.server --port abc", "invalid int value: 'abc'"),
+    ("flows.server --port abc", "'abc' is not a port: 0 to 65535"),
+    ("flows.server --port 99999", "'99999' is not a port: 0 to 65535"),
 ]
 LATER = [
     ("flows.sweep ../k -S sft.runs.main.epochs=1", "'../k' is not a valid name for a sweep"),

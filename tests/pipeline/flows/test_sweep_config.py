@@ -101,7 +101,8 @@ def test_a_draw_is_on_its_scale() -> None:
 
 
 def test_names_say_the_settings() -> None:
-    assert _name("lr", {LR: 0.1, "a.text": "x y..z"}) == "lr-lr0.1-textx_y.z-c7ad5e"
+    name = "lr-textx_y.z-lr0.1-c7ad5e"
+    assert _name("lr", {LR: 0.1, "a.text": "x y..z"}) == name == _name("lr", {"a.text": "x y..z", LR: 0.1})
     assert _name("lr", {}) == "lr--44136f"
     assert _name("lr", {LR: 0.1}) != _name("lr", {BETA.replace("beta", "lr"): 0.1})
     assert _plain(0.0001) == "0.0001" and _plain("a/b") == "a_b" and _plain(1e-5) == "1e-05" and _plain([1]) == "_1_"

@@ -251,7 +251,7 @@ def test_settings_of_teachers_that_mean_nothing_are_refused(
     served = {"url": "http://127.0.0.1:1/v1", "model": "m"}
     for name, run, message in (
         ("twice", {"served": {"teacher": served}}, "served has a teacher with the name of a model, teacher"),
-        ("unnamed", {"served": served, "weights": {"teacher": 1.0}}, "and the teachers are teacher, served. Give each"),
+        ("unnamed", {"served": served, "weights": {"teacher": 1.0}}, "but the teachers are teacher, served. Give each"),
         ("none of them", {"served": {}}, "served"),
         ("none", {"teacher": "none"}, "no teacher is set"),
         ("warm", {"teacher": "none", "served": served, "temperature": 2.0}, "needs the logits of all tokens"),

@@ -65,7 +65,7 @@ def test_several_outputs_need_a_label(endpoint: Endpoint) -> None:
         with pytest.raises(RewardError, match=f"online.runs.a.reward.endpoint: {wrong}"):
             served_by(endpoint, label=label)(said("x"))
     endpoint.does(then="say 1")
-    with pytest.raises(RewardError, match=r"gives 1 outputs\. Remove label"):
+    with pytest.raises(RewardError, match=r"has 1 outputs\. Remove label"):
         served_by(endpoint, label=1)(said("x"))
 
 
