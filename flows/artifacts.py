@@ -35,6 +35,8 @@ class Outcome:
     state: str
     seconds: float = 0.0
     message: str = ""
+    cause: str = ""
+    """The cause of a failure in one line."""
 
 
 _NOT_RUN = Outcome("NotRun")

@@ -20,9 +20,10 @@ from posttrain.measure.terminal import escaped
 from posttrain.measure.text_table import FoldedHelp
 from posttrain.pipeline.by_name import flows_package
 
-from . import arguments, data_watcher, deploy_parameters, server
+from . import arguments, data_watcher, deploy_parameters, environment, server
 from .graph import find_root
 from .notify import VARIABLE, webhook
+from .sweep_config import check_committed
 
 EXAMPLE = "serve --cron '0 3 * * *'"
 
@@ -105,6 +106,7 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
     arguments.check_schedule(options.cron, options.rrule)
     if temporary is not None:
         temporary.wait()
+    environment.require(what.parameters.get("env", {}))
     if "PYTHONPATH" not in os.environ:
         os.environ["PYTHONPATH"] = python_path()  # for the processes of the runs
     from . import deployed
@@ -116,7 +118,8 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
         watching = (watcher, options.look_every, stop, data_watcher.emit_changed)
         threading.Thread(target=data_watcher.watch, args=watching, daemon=True).start()
     print(f"serving {what.flow}/{options.name} in {root}; {note}", flush=True)
-    _say_replaced(what, options.name)
+    print(f"schedule: {_schedule(options)}. {_pages(temporary=temporary is not None)}", flush=True)
+    _say_notes(what, options)
     try:
         # This process limits the runs, and not the server, which would count a killed run for minutes.
         serve(
@@ -138,7 +141,8 @@ def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
     _hold_name(home, what.flow, options.name)
     _need_server(home)
     arguments.check_schedule(options.cron, options.rrule)
-    _say_replaced(what, options.name)
+    environment.require(what.parameters.get("env", {}))
+    _say_notes(what, options)
     from prefect import Flow
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
 
@@ -157,7 +161,8 @@ def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
         print_next_steps=False,
         ignore_warnings=True,
     )
-    print(f"{what.flow}/{options.name} is deployed to the pool '{options.pool}'. On each host, in {root}:")
+    print(f"{what.flow}/{options.name} is deployed to the pool '{options.pool}'; schedule: {_schedule(options)}.")
+    print(f"On each host, in {root}:")
     print(f'  export PREFECT_API_URL={os.environ["PREFECT_API_URL"]} {server.AUTH}="$(cat {home / "login"})"')
     print(f"  prefect worker start --pool {options.pool}")
     if options.watch:
@@ -171,6 +176,34 @@ def _hold_name(home: Path, flow: str, name: str) -> None:
     except PipelineError as error:
         fix = "Give this deployment another name with --name, or stop that process"
         raise PipelineError(what=error.what, where="--name", fix=fix) from error
+
+
+def _schedule(options: argparse.Namespace) -> str:
+    """Return when the runs start, in words."""
+    given = [f"every {options.every} s"] if options.every else []
+    given += [f"'{rule}', in UTC" for rule in (options.cron, options.rrule) if rule]
+    given += [f"new data in {options.watch}"] * bool(options.watch)
+    return ", and ".join(given) or "none, so start runs on Prefect's pages or with `prefect deployment run`"
+
+
+def _pages(*, temporary: bool) -> str:
+    """Return where Prefect's pages are. `temporary`: on a server that ends with this process."""
+    pages = os.environ["PREFECT_API_URL"].removesuffix("/api")
+    ends = " until this command ends (`posttrain server` starts one that stays)" if temporary else ""
+    return f"Prefect's pages: {pages}{ends}"
+
+
+def _say_notes(what: deploy_parameters.Deployed, options: argparse.Namespace) -> None:
+    """Say what the runs will need, and which earlier deployment this one replaces."""
+    _say_replaced(what, options.name)
+    if what.flow == "sweep" or "set" in what.parameters:
+        try:
+            check_committed("deploy", "Commit before the first run, which otherwise starts nothing: git commit -a")
+        except PosttrainError as error:
+            print(escaped(f"note: {error}"), flush=True)
+    if options.watch and not Path(options.watch).is_dir():
+        note = f"note: {options.watch} is not on this host. The host that runs `posttrain deploy watch` needs it"
+        print(escaped(note), flush=True)
 
 
 def _say_replaced(what: deploy_parameters.Deployed, name: str) -> None:

@@ -58,7 +58,7 @@ def deployed(options: argparse.Namespace) -> Deployed:
                 raise ParamsError(what=f"--{name} needs --sweep", where="deploy", fix="Add --sweep NAME")
         settings = _once(_setting(word) for word in options.set)
         if settings:
-            check_trials([Trial(options.name, settings)], "deploy")
+            _check_one(Trial(options.name, settings))
         return Deployed("pipeline", {**shared, **({"set": settings} if settings else {})})
     name, grid = checked_sweep_name(options.sweep), _once(values_of(word) for word in options.set)
     data = {key: value for key, value in {"seeds": options.seeds, "targets": options.targets}.items() if value}
@@ -71,6 +71,18 @@ def deployed(options: argparse.Namespace) -> Deployed:
     check_trials(trials(name, sweep))
     more = {"set": grid, "seeds": options.seeds, "jobs": options.jobs}
     return Deployed("sweep", {"name": name, **shared, **{key: value for key, value in more.items() if value}})
+
+
+def _check_one(trial: Trial) -> None:
+    """Check a single experiment. Values of a sweep get a hint, because -S without --sweep takes one value."""
+    try:
+        check_trials([trial], "deploy")
+    except ParamsError as error:
+        several = [key for key, value in trial.overrides.items() if isinstance(value, str) and "," in value]
+        if not several:
+            raise
+        fix = f"For several values of {several[0]} add --sweep NAME. {error.fix}".strip()
+        raise ParamsError(what=error.what, where=error.where, fix=fix) from error
 
 
 def checked_name(name: str) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.runtime import deployment
 from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
+from pydantic import Field
 
 from posttrain.errors import PosttrainError
 from posttrain.locks import hold
@@ -63,7 +64,7 @@ def sweep(
     set: dict[str, list[Any]] | None = None,  # noqa: A002 - the name that a deployment shows
     seeds: list[int] | None = None,
     targets: list[str] | None = None,
-    jobs: int | None = None,
+    jobs: Annotated[int, Field(ge=1)] | None = None,
     env: dict[str, str] | None = None,
 ) -> State[Any]:
     """Run the missing experiments of a sweep in the current folder, like `posttrain sweep`.

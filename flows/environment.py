@@ -34,6 +34,12 @@ def check(entries: Mapping[str, str]) -> None:
             raise ParamsError(what=f"'{name}' is not a name for a secret", where=_WHERE, fix=fix)
 
 
+def require(entries: Mapping[str, str]) -> None:
+    """Raise if Prefect's server has no value for an entry, before a deployment is made with it."""
+    for name, source in entries.items():
+        _value(name, *source.split("/", 1))
+
+
 def load(entries: Mapping[str, str]) -> None:
     """Set the variables of this process, which its stages inherit."""
     check(entries)

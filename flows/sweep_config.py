@@ -28,8 +28,8 @@ from posttrain.pipeline.params.seeds import SEED
 from posttrain.pipeline.params.stage_table import group_of
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
-from posttrain.settings.params import Params, check, did_you_mean
-from posttrain.settings.plain import CUSTOM, merge
+from posttrain.settings.params import Params, check, did_you_mean, nearest
+from posttrain.settings.plain import CUSTOM, flattened, merge
 
 from .graph import is_posttrain_pipeline
 
@@ -229,6 +229,10 @@ def _check_key(key: str, params: Mapping[str, Any]) -> None:
     """Raise if the key belongs to no run in params.yaml, because setting it would add a run."""
     parts = key.split(".")
     group = ".".join(parts[:2])
+    if parts[0] not in (*GROUPS, SEED) and nearest(parts[0], list(GROUPS)) is None:
+        whole = [known for known in flattened(params) if known.endswith(f".{key}")]
+        where_it_is = f"Did you mean '{whole[0]}'?" if whole else "Write the whole key, e.g. online.runs.grpo.kl.beta"
+        raise ParamsError(what=f"'{key}' is not a setting of params.yaml", where="sweep", fix=where_it_is)
     if parts[0] in GROUPS and group not in ("evaluate.settings", "evaluate.policies"):
         known = list(group_of(params, group)) if len(parts) > 1 else []
         if len(parts) < 4 or parts[2] not in known:

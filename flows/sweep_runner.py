@@ -34,6 +34,8 @@ from .sweep_config import Trial
 from .sweep_start import Start
 
 _MESSAGE_LINES = 12
+_LOGS = 3
+"""The logs that a sweep's message names for each cause."""
 _SHARED = "with the same inputs. Wait until it has ended"
 """A stage's message when the lock of its checkpoints is held."""
 _SHARED_POLL = 5.0
@@ -80,6 +82,11 @@ class Failure:
             self.error = line.partition(":")[2].strip()
 
     @property
+    def text(self) -> str:
+        """The stage and its error; empty if none is known."""
+        return f"at '{self.stage}': {self.error}" if self.error else f"at '{self.stage}'" * bool(self.stage)
+
+    @property
     def is_shared(self) -> bool:
         """True if another experiment is running the same stage, so that its result can be reused."""
         return _SHARED in self.error
@@ -116,7 +123,8 @@ class SweepRunner:
         try:
             outcome = self._run_once(trial)
         except Exception as error:  # noqa: BLE001  whatever fails around an experiment is a failure of it
-            outcome = Outcome("Failed", message=f"'{trial.name}' failed: {type(error).__name__}: {error}")
+            cause = f"{type(error).__name__}: {error}"
+            outcome = Outcome("Failed", message=f"'{trial.name}' failed: {cause}", cause=cause.partition("\n")[0])
         with self._lock:
             self.outcomes[trial.name] = outcome
             self._print_progress(trial, outcome)
@@ -146,7 +154,8 @@ class SweepRunner:
             return Outcome("Completed", ended.seconds)
         self.stop_if_repeated(failure)
         tail = "\n".join(f"  {line}" for line in ended.tail[-_MESSAGE_LINES:])
-        return Outcome("Failed", ended.seconds, f"'{trial.name}' failed (exit code {ended.code}):\n{tail}")
+        message = f"'{trial.name}' failed (exit code {ended.code}):\n{tail}"
+        return Outcome("Failed", ended.seconds, message, failure.text or f"exit code {ended.code}")
 
     def _attempt(self, trial: Trial, gpu_env: Mapping[str, str], log: TextIO) -> tuple[process.Exit, Failure]:
         """Run an experiment in a new clone and fetch it into the workspace's repository."""
@@ -210,10 +219,26 @@ def execute(runner: SweepRunner, jobs: int, warm_up: int, does: str = "") -> Sta
         return Cancelled(message="Interrupted by SIGINT")
     if runner.cancel.is_set():
         return Cancelled(message="Cancelled from Prefect")
-    failed = [outcome.message for outcome in runner.outcomes.values() if outcome.state == "Failed"]
-    if failed:
-        return Failed(message="\n".join([*failed, *filter(None, [runner.stopped])]))
+    if any(outcome.state == "Failed" for outcome in runner.outcomes.values()):
+        return Failed(message=_failures(runner))
     return Completed(message=f"experiments that have run: {len(runner.pending)}")
+
+
+def _failures(runner: SweepRunner) -> str:
+    """Return why a sweep failed, for an alert: each cause once, the most frequent first, with the log to read."""
+    failed = {name: outcome.cause for name, outcome in runner.outcomes.items() if outcome.state == "Failed"}
+    by_cause: dict[str, list[str]] = {}
+    for name, cause in failed.items():
+        by_cause.setdefault(cause, []).append(name)
+    lines = []
+    for cause, names in sorted(by_cause.items(), key=lambda item: -len(item[1])):
+        many = f"{len(names)} experiments" if len(names) > 1 else names[0]
+        lines.append(f"{many} failed {cause if cause.startswith('at ') else f'({cause})'}")
+        lines += [f"  {TIMES}/{name}.log" for name in names[:_LOGS]] + [f"  and {len(names) - _LOGS} more"] * (
+            len(names) > _LOGS
+        )
+    stopped = "The others were not started, because two experiments failed alike"
+    return "\n".join([*lines, *[stopped] * bool(runner.stopped)])
 
 
 def _submit_and_wait(runner: SweepRunner, jobs: int, warm_up: int) -> None:

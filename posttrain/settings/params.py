@@ -115,8 +115,10 @@ def joined(names: Sequence[str]) -> str:
 
 def nearest(word: str, known: Sequence[str]) -> str | None:
     """Return the known name that a misspelt one most likely means."""
-    swapped = [name for name in known if len(word) > 1 and sorted(name) == sorted(word)]
-    return next(iter(swapped or difflib.get_close_matches(word, known, n=1, cutoff=0.6)), None)
+    by_case = {name.casefold(): name for name in reversed(known)}
+    plain = word.casefold()
+    swapped = [name for name in by_case if len(word) > 1 and sorted(name) == sorted(plain)]
+    return by_case.get(next(iter(swapped or difflib.get_close_matches(plain, by_case, n=1, cutoff=0.6)), ""))
 
 
 def _line(model: type[BaseModel], failure: Any, where: str, given: Any) -> str:

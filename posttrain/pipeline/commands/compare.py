@@ -100,14 +100,13 @@ def _planned(arguments: Namespace, selection: Selection, notes: Sequence[str]) -
     """Return the answers to the planned questions; None if none was asked."""
     if not arguments.factor:
         return None
+    if not arguments.names:
+        print("no sweep is named, so the runs of params.yaml are compared (posttrain compare SWEEP)", file=sys.stderr)
     from posttrain.pipeline.compare.planned import planned
-    from posttrain.pipeline.params.yaml_files import read_yaml
-    from posttrain.pipeline.workspace import PARAMS_FILE
-    from posttrain.settings.plain import flattened
 
     # the levels of one policy in several experiments are those of the whole file; else of each run itself
     one_policy = len({policy.policy for policy in selection.policies}) == 1
-    home = flattened(read_yaml(PARAMS_FILE)) if one_policy else {}
+    home = selection.home if one_policy else {}
     answers = planned(selection.policies, arguments.factor, arguments.against, selection.left_out, home)
     return replace(answers, notes=[*notes, *answers.notes])
 

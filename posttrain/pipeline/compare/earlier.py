@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from posttrain.pipeline.compare.belonging import Belonging, unlike
-from posttrain.pipeline.compare.experiments import Experiment, settings_of
+from posttrain.pipeline.compare.effective import same_texts
+from posttrain.pipeline.compare.experiments import Experiment, read_settings, settings_of
 from posttrain.pipeline.compare.factors import Flat, is_seed
+from posttrain.pipeline.lock.code_digest import outlined
 from posttrain.pipeline.lock.digests import LOCK
 from posttrain.pipeline.lock.git import git, git_or_none
 from posttrain.pipeline.lock.lock_shape import lock_stages
+from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
 
 _UNREAD: Final = ("report/", "code/", "sweeps/", "docs/", ".dvc/", ".vscode/", ".github/")
@@ -29,9 +32,12 @@ def reference(experiments: Sequence[Experiment]) -> str:
     return head if any(one.baseline == head for one in experiments) else experiments[-1].baseline
 
 
-def changed_files(old: str, new: str) -> list[str]:
-    """Return the files that differ between two commits, except files that no training reads."""
-    changed = git("diff", "--name-only", "--no-renames", "--relative", old, new).splitlines()
+def changed_files(old: str, new: str = "") -> list[str]:
+    """Return the files that differ between two commits, except files that no training reads.
+
+    Without `new`: the files that differ between a commit and the workspace.
+    """
+    changed = git("diff", "--name-only", "--no-renames", "--relative", old, *[new] * bool(new)).splitlines()
     return [file for file in changed if not (file.startswith(_UNREAD) or file in _UNREAD_FILES or file.endswith(".md"))]
 
 
@@ -85,17 +91,45 @@ def sorted_out(
     return [one.name for one in experiments if one.name in names], notes
 
 
+def since(sweep: str, experiments: Sequence[Experiment], known: Mapping[str, Belonging | str]) -> list[str]:
+    """Return a note if the workspace has other settings, code or data than the latest trainings of a sweep."""
+    newest = reference(experiments)
+    facts = next((known[one.name] for one in experiments if one.baseline == newest), None)
+    if not isinstance(facts, Belonging):
+        return []
+    old, here = same_texts([read_settings(Experiment(newest, newest, newest, 0)), read_yaml(PARAMS_FILE)])
+    words = _changed_settings(old, here, _compared_keys(facts, _swept(experiments), {*old, *here}))
+    words += [f"{file} changed" for file in changed_files(newest) if _is_other(file, facts)]
+    if not words:
+        return []
+    again = f"To run it with what is here now: `posttrain sweep {sweep}`"
+    return [f"{sweep} ran before these changes: {_few(words)}. The answers are about what it ran with. {again}"]
+
+
+def _is_other(file: str, facts: Belonging) -> bool:
+    """Tell whether a changed file is one that the runs read, and code is other code than the runs had."""
+    digests = {digest for key, of in facts.code.items() if key.rpartition(": ")[2] == file for digest in of.split()}
+    if digests:
+        return not Path(file).is_file() or outlined(Path(file), "").digest not in digests
+    of_source = any(file == source or file.startswith(f"{source.rstrip('/')}/") for source in facts.sources)
+    return of_source or bool(facts.unverified)  # of a run without a record nobody knows what it read
+
+
+def _compared_keys(facts: Belonging, swept: Iterable[str], keys: Iterable[str]) -> set[str]:
+    """Return the keys of settings that the runs read, without those that the sweep varies."""
+    read = tuple(f"{key}." for key in facts.params) or ("",)
+    apart = tuple(f"{key}." for key in swept)
+    return {key for key in keys if f"{key}.".startswith(read) and not f"{key}.".startswith(apart)}
+
+
 def _why_not(
     experiment: Experiment, known: Belonging | str, newest: str, like: Belonging | str | None, swept: Iterable[str]
 ) -> str:
     """Return why an experiment of an earlier commit does not mean the same as those of the newest one."""
     if isinstance(known, str):
         return known
-    old, new = (settings_of(Experiment(at, at, at, 0)) for at in (experiment.baseline, newest))
-    read = tuple(f"{key}." for key in known.params) or ("",)
-    apart = tuple(f"{key}." for key in swept)
-    keys = {key for key in {*old, *new} if f"{key}.".startswith(read) and not f"{key}.".startswith(apart)}
-    words = _changed_settings(old, new, keys)
+    old, new = same_texts([read_settings(Experiment(at, at, at, 0)) for at in (experiment.baseline, newest)])
+    words = _changed_settings(old, new, _compared_keys(known, swept, {*old, *new}))
     if isinstance(like, Belonging) and not known.unverified and not like.unverified:
         others = [*unlike([known.code, like.code]), *unlike([known.sources, like.sources])]
         files = list(dict.fromkeys(key.rpartition(": ")[2] for key in others))

@@ -37,7 +37,7 @@ class EvaluatedPolicy:
     model: str
     """Folder under models/, e.g. online/grpo."""
     settings: Mapping[str, str]
-    """Dotted key -> value as text, for all of params.yaml."""
+    """Dotted key -> value as text, for all of params.yaml. `effective.alike` gives equal meanings the same text."""
     prompts: tuple[str, ...]
     scores_P: Floats
     """NaN if no completion of the prompt could be scored."""
@@ -63,6 +63,8 @@ class EvaluatedPolicy:
     """The runs behind it without a record, so that nobody can tell whether they ran as dvc.lock says."""
     rows: pl.DataFrame = field(default_factory=pl.DataFrame)
     """Its completions with their scores (`scored_rows`)."""
+    document: Mapping[str, Any] = field(default_factory=dict)
+    """All of params.yaml, as plain data."""
 
     @property
     def completions(self) -> str:
@@ -122,6 +124,7 @@ def evaluated_policy(
         policy=policy,
         model=model,
         settings=flattened(settings),
+        document=settings,
         prompts=tuple(scores["prompt_id"]),
         scores_P=scores["reward"].to_numpy(),
         curve=read_curve(plot) if plot.is_file() else {},

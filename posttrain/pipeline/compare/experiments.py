@@ -98,7 +98,7 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
     from dvc.api import DVCFileSystem
     from dvc.exceptions import DvcException
 
-    known = evaluated(_settings(experiment))
+    known = evaluated(read_settings(experiment))
     check_policy(policy, known, experiment.name)
     rows, model = Path("results") / policy / f"{known[policy].rows}.parquet", known[policy].model
     # imported models have no curve, and a model may be on another machine
@@ -144,10 +144,11 @@ def without_folder(folder: str | Path) -> Iterator[None]:
 
 def settings_of(experiment: Experiment) -> dict[str, str]:
     """Return the experiment's params.yaml, flat."""
-    return flattened(_settings(experiment))
+    return flattened(read_settings(experiment))
 
 
-def _settings(experiment: Experiment) -> dict[str, Any]:
+def read_settings(experiment: Experiment) -> dict[str, Any]:
+    """Return the experiment's params.yaml, as plain data."""
     return _settings_at(experiment.commit)
 
 

@@ -133,7 +133,7 @@ def _fix(name: str, matches: Sequence[Factor], known: Sequence[Factor]) -> str:
     if matches:
         return "Write more of the key"
     names = [one.short for one in known]
-    near = nearest(name, names)
+    near = nearest(name, list(dict.fromkeys([*names, *(key.rpartition(".")[2] for one in known for key in one.keys)])))
     meant = f"Did you mean '{near}'? " if near else ""
     return f"{meant}What varies: {', '.join(names)}" if names else "Nothing but seeds varies here"
 

@@ -17,9 +17,20 @@ def planned_text(answers: Planned, score: Score, named: str | None = None) -> st
     """Return the answers for the terminal. `named`: the compared metric."""
     metric = score_title(score, named)
     parts = [f"{metric} on the same {answers.prompts} held-out prompts, {answers.trainings} trainings"]
-    parts += [f"note: {note}" for note in answers.notes]
     parts += ["\n".join([about, *text_table([TITLES, *rows], left=(0, 4))]) for about, rows in tables(answers, metric)]
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *(f"note: {note}" for note in answers.notes), answered(answers)])
+
+
+def answered(answers: Planned) -> str:
+    """Return the answers in one line: what is better, and which questions are open."""
+    clear = [one for one in answers.questions if one.finding is not None and (one.finding.significant or one.falls)]
+    said = [f"{one.text}: {one.verdict}." for one in clear]
+    open_ones = [one.text for one in answers.questions if one not in clear]
+    single = any(one.finding is not None and not one.finding.over_seeds for one in answers.questions)
+    cause = "One seed does not judge a setting. " * single
+    unknown = [f"Cannot tell: {'; '.join(open_ones)}."] * bool(open_ones)
+    more = f"{cause}More seeds make the answers clearer (docs/results.md)."
+    return " ".join([*said, *unknown, *[more] * bool(open_ones or single)])
 
 
 def tables(answers: Planned, metric: str) -> list[tuple[str, list[list[str]]]]:
@@ -61,6 +72,7 @@ def planned_data(answers: Planned) -> dict[str, Any]:
         "trainings": answers.trainings,
         "questions": [_question_data(one) for one in answers.questions],
         "notes": answers.notes,
+        "conclusion": answered(answers),
     }
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from posttrain.errors import DataError, PipelineError
 from posttrain.pipeline.compare.belonging import Belonging, of_experiment, of_workspace
 from posttrain.pipeline.compare.cells import LeftOut
-from posttrain.pipeline.compare.earlier import sorted_out
+from posttrain.pipeline.compare.earlier import since, sorted_out
+from posttrain.pipeline.compare.effective import alike, sections_behind
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, check_same_prompts, read_evaluated
 from posttrain.pipeline.compare.experiments import (
     Experiment,
@@ -20,6 +21,7 @@ from posttrain.pipeline.compare.experiments import (
     experiments,
     fetch,
     named,
+    read_settings,
     settings_of,
     unfinished,
     without_folder,
@@ -27,9 +29,8 @@ from posttrain.pipeline.compare.experiments import (
 from posttrain.pipeline.compare.factors import Flat, differing
 from posttrain.pipeline.compare.paired import Score
 from posttrain.pipeline.lock.digests import LOCK
-from posttrain.pipeline.lock.graph import value_at
 from posttrain.pipeline.params.params_file import read
-from posttrain.pipeline.params.stage_table import STAGES, Evaluated, Settings, evaluated, group_of, section_of
+from posttrain.pipeline.params.stage_table import Evaluated, Settings, evaluated, section_of
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import did_you_mean
@@ -51,6 +52,8 @@ class Selection:
     """The experiments of a sweep without a result."""
     notes: list[str] = field(default_factory=list)
     """What the reader must know about the selection."""
+    home: Flat = field(default_factory=dict)
+    """The settings of params.yaml, in the texts of the others."""
 
 
 def selected(
@@ -95,7 +98,11 @@ def selected(
         fix = "Name policies, experiments or a sweep, or add policies to evaluate.policies"
         raise PipelineError(what="nothing to compare", where=PARAMS_FILE, fix=fix)
     check_same_prompts(measured)
-    return Selection(measured, left_out, [one for name in wholes for one in unfinished(name, known)], notes)
+    settings_left_out = [read_settings(by_name[one.name]) for one in left_out]
+    measured, (home, *texts) = alike(measured, [read_yaml(PARAMS_FILE), *settings_left_out])
+    left_out = [replace(one, settings=flat) for one, flat in zip(left_out, texts, strict=True)]
+    still_missing = [one for name in wholes for one in unfinished(name, known)]
+    return Selection(measured, left_out, still_missing, notes, home)
 
 
 def select(
@@ -132,7 +139,8 @@ def _label(name: str, labels: Mapping[str, str]) -> str:
 def _experiments_named(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> list[Experiment]:
     matches = named(name, known) or commit(name)
     if not matches:
-        alike = [*runs_here, *(experiment.name for experiment in known)]
+        names = dict.fromkeys(part for one in known for part in (one.name.partition("-")[0], one.name))
+        alike = [*runs_here, *names]
         fix = f"`dvc exp list` names the experiments. {did_you_mean(name, alike)}".strip()
         raise PipelineError(what=f"no run, experiment, sweep or commit '{name}'", where="compare", fix=fix)
     return matches
@@ -175,7 +183,10 @@ def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settin
     ]
     touched = {".".join(key.split(".")[:3]) for key in keys}
     behind = {
-        label: [*_behind(settings, section_of(settings, run.model)), *_measured_by(label, run.stage, touched)]
+        label: [
+            *sections_behind(settings, [section_of(settings, run.model)]),
+            *_measured_by(label, run.stage, touched),
+        ]
         for label, run in evaluated(settings).items()
     }
     runs = {section for sections in behind.values() for section in sections}
@@ -189,19 +200,6 @@ def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settin
     if rest := [label for label in differ if label != chosen]:
         print(f"compared: {chosen}; also different: {', '.join(rest)} (--policy NAME)", file=sys.stderr)
     return chosen
-
-
-def _behind(settings: Settings, section: str) -> set[str]:
-    """Return the sections of params.yaml of a run and of all runs that it is made from."""
-    made = {stage.output(run): f"{stage.group}.{run}" for stage in STAGES for run in group_of(settings, stage.group)}
-    sections, queue = set[str](), [section]
-    while queue:
-        if (current := queue.pop()) not in sections:
-            sections.add(current)
-            for text in flattened(value_at(settings, current) or {}).values():
-                above = made.get(text) or made.get(text.partition("/")[0])  # a model, or a table of a run
-                queue += [above] if above else []
-    return sections
 
 
 def _here(name: str, policy: str, score: Score, tasks: Sequence[str], runs: Mapping[str, Evaluated]) -> EvaluatedPolicy:
@@ -240,7 +238,7 @@ def _those_that_belong(
     for name, whole in sweeps.items():
         names, more = sorted_out(name, whole, known)
         counted |= set(names)
-        notes += more
+        notes += [*more, *since(name, whole, known)]
     unlike_ones = {name: error for name, error in errors.items() if name in counted}
     for unlike in unlike_ones.values():
         print(f"left out: {unlike}", file=sys.stderr)

@@ -22,7 +22,6 @@ def as_text(comparison: Comparison, score: Score, named: str | None = None) -> s
     """Return the whole comparison for the terminal, with the conclusion last. `named`: the compared metric."""
     metric = score_title(score, named)
     parts = [f"{metric} on the same {comparison.prompts} held-out prompts", _means(comparison.means, metric)]
-    parts += [f"note: {note}" for note in comparison.notes]
     labels = [mean.label for mean in comparison.means]
     if comparison.held_out:
         how = _how(comparison.held_out, seeds=any(mean.seeds > 1 for mean in comparison.means))
@@ -32,7 +31,7 @@ def as_text(comparison: Comparison, score: Score, named: str | None = None) -> s
     parts += moved_lines(comparison.moved)
     if comparison.held_out:
         parts += _in_training(comparison.training, labels)
-    return "\n\n".join([*parts, conclusion(comparison)])
+    return "\n\n".join([*parts, *(f"note: {note}" for note in comparison.notes), conclusion(comparison)])
 
 
 def score_title(score: Score, named: str | None = None) -> str:
@@ -58,11 +57,9 @@ def _conclusion(comparison: Comparison) -> str:
         return f"All have the same {same}, so a difference comes from the scoring, not from the settings."
     clear = [pair for pair in comparison.held_out if pair.finding.significant and not pair.same]
     beaten = {_loser(pair) for pair in clear if pair.finding.over_seeds}
-    if not beaten:
-        seeds = min(mean.seeds for mean in comparison.means)
-        fix = "with one seed no setting can be judged" if seeds == 1 else f"there are {seeds} seeds per setting"
-        return f"Cannot tell which setting is better: {fix}; run more seeds (docs/results.md)."
     one_training = {_loser(pair) for pair in clear if not pair.finding.over_seeds} - beaten
+    if not beaten:
+        return _of_trainings(comparison, labels, one_training)
     rest = [place for place in range(len(labels)) if place not in beaten]
     unknown, worse = (_listed(labels, some) for some in (one_training, beaten))
     also = f" Worse in a single training, which does not judge the setting: {unknown}." if unknown else ""
@@ -77,6 +74,17 @@ def _conclusion(comparison: Comparison) -> str:
     )
     clearly = "" if apart else ", with no clear difference"
     return f"{head}{clearly}: {_listed(labels, rest)}. Worse than another one: {worse}.{also}"
+
+
+def _of_trainings(comparison: Comparison, labels: Sequence[str], beaten: set[int]) -> str:
+    """Return the conclusion if no setting is worse over seeds. `beaten`: worse in a single training."""
+    seeds = min(mean.seeds for mean in comparison.means)
+    if not beaten:
+        fix = "with one seed no setting can be judged" if seeds == 1 else f"there are {seeds} seeds per setting"
+        return f"Cannot tell which setting is better: {fix}; run more seeds (docs/results.md)."
+    rest = [place for place in range(len(labels)) if place not in beaten]
+    best = f"Best training: {labels[rest[0]]}" if len(rest) == 1 else f"Best trainings: {_listed(labels, rest)}"
+    return f"{best}. One training does not judge a setting, so run three to five seeds (docs/results.md)."
 
 
 def _only(mean: Mean) -> str:

@@ -9,7 +9,7 @@ from posttrain.pipeline.compare.comparison import Comparison, Pair, verdict
 from posttrain.pipeline.compare.importance import HOW, Importance
 from posttrain.pipeline.compare.paired import Score
 from posttrain.pipeline.compare.planned import Planned
-from posttrain.pipeline.compare.planned_text import TITLES, p_text, tables
+from posttrain.pipeline.compare.planned_text import TITLES, answered, p_text, tables
 from posttrain.pipeline.compare.text import conclusion, score_title
 from posttrain.pipeline.compare.words import CANNOT_TELL, judged
 from posttrain.pipeline.report.band_chart import band_chart
@@ -65,6 +65,7 @@ def _answers(answers: Planned | None, metric: str) -> list[Markup]:
     parts = [(element("p", head), table(head, columns, rows)) for head, rows in tables(answers, metric)]
     return [
         element("h2", "Planned questions"),
+        element("p", answered(answers)),
         *(part for both in parts for part in both),
         listed(answers.notes),
         element("h2", "All settings"),

@@ -147,8 +147,12 @@ def _check_info(name: str, infos: Sequence[Any]) -> None:
 
 def task_run(run: str) -> tuple[str, Generator, Params]:
     """Return the task of a run of `data.tasks`, its generator and its parameters."""
+    return typed_task(run, at(read(), f"data.tasks.{run}"))
+
+
+def typed_task(run: str, run_settings: Any) -> tuple[str, Generator, Params]:
+    """Return the task of a run's mapping in params.yaml, its generator and its parameters."""
     where = f"data.tasks.{run}"
-    run_settings = at(read(), where)
     name = run_settings.get("task") if isinstance(run_settings, dict) else None
     if not isinstance(name, str):
         what = f"{where}.task = {excerpt(name, 80)} is unknown" if name is not None else f"{where}.task is missing"

@@ -12,7 +12,7 @@ from posttrain.pipeline.outside.evaluators import evaluator_of
 from posttrain.pipeline.params.named_runs import typed_run
 from posttrain.pipeline.params.params_file import at, read
 from posttrain.pipeline.params.stage_table import STAGES
-from posttrain.pipeline.runs.task_tables import task_run
+from posttrain.pipeline.runs.task_tables import typed_task
 from posttrain.settings.params import check
 from posttrain.train.run_config import Algorithm
 
@@ -28,11 +28,13 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
 def load_settings(group: str, name: str) -> Any:
     """Return the typed settings of a run."""
     where = f"{group}.{name}"
-    return task_run(name)[2] if group == "data.tasks" else settings_of(group, at(read(), where), where)
+    return settings_of(group, at(read(), where), where)
 
 
 def settings_of(group: str, run: Any, where: str) -> Any:
-    """Return the typed settings for a run's mapping in params.yaml."""
+    """Return the typed settings for a run's mapping in params.yaml. `where`: the run's section."""
+    if group == "data.tasks":
+        return typed_task(where.rpartition(".")[2], run)[2]
     if group in ALGORITHMS:
         return typed_run(run, where, ALGORITHMS[group])
     model = evaluator_of(run, where).runs if group == EVALUATED else MODELS[group]

@@ -203,7 +203,7 @@ def test_with_one_seed_only_the_trainings_differ_and_not_the_settings(finished: 
     found = compare(select([], None, "sampled"))
     words = as_text(found, "sampled")
     assert "grpo is better (1 seed)" in words and "(1 seed): one side has a single training" in words
-    assert words.splitlines()[-1].startswith("Cannot tell which setting is better: with one seed")
+    assert words.splitlines()[-1].startswith("Best training: grpo. One training does not judge a setting")
     assert "In training" not in words, "their curves share no metric"
     data: dict[str, Any] = json.loads(json.dumps(as_data(found)))
     assert data["held_out"][0]["verdict"].endswith("is better (1 seed)")

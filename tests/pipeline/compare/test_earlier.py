@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from posttrain.pipeline.compare.belonging import Belonging
-from posttrain.pipeline.compare.earlier import changed_files, reference, remade, sorted_out, why_again
+from posttrain.pipeline.compare.earlier import changed_files, reference, remade, since, sorted_out, why_again
 from posttrain.pipeline.compare.experiments import Experiment, experiments, named, settings_of
+from posttrain.pipeline.lock.code_digest import outlined
 
 PARAMS = "online: {runs: {grpo: {lr: 1, kl: 0, seed: 0}, other: {lr: 1}}}\n"
 SAME = Belonging({"online: custom/a.py": "1"}, (), ("online.runs.grpo",), {"my/data": "x"})
@@ -153,3 +154,28 @@ def test_why_an_experiment_must_run_again() -> None:
     assert why_again(one, {**wanted, "online.runs.grpo.kl": "1"}) == "online.runs.grpo.kl changed from 0 to 1"
     committed(custom__a="g")
     assert why_again(one, wanted) == "custom/a changed"
+
+
+def test_a_workspace_that_differs_from_what_a_sweep_ran_with_is_noted() -> None:
+    """A commit or an edit that changes a reward, a setting or data: the answers are about the old trainings."""
+    Path("custom/a.py").write_text("a = 1\n")
+    committed()
+    ran("1", "5")
+    digest = outlined(Path("custom/a.py"), "").digest
+    facts = Belonging({"online: custom/a.py": digest}, (), ("online.runs.grpo",), {})
+    whole = named("s", experiments())
+    known = {one.name: facts for one in whole}
+    assert since("s", whole, known) == []
+    Path("custom/a.py").write_text("a = 1  # a comment\n")
+    assert since("s", whole, known) == [], "a comment is no other code"
+    Path("custom/a.py").write_text("a = 2\n")
+    (note,) = since("s", whole, known)
+    assert note.startswith("s ran before these changes: custom/a.py changed. The answers are about what it ran with.")
+    committed(params_yaml=PARAMS.replace("kl: 0", "kl: 1"))
+    (note,) = since("s", whole, known)
+    assert "online.runs.grpo.kl changed from 0 to 1; custom/a.py changed" in note
+    Path("custom/a.py").write_text("a = 1\n")
+    committed(params_yaml=PARAMS.replace("seed: 0", "seed: 3"))
+    assert since("s", whole, known) == [], "what the sweep varies has no value of its own"
+    committed(params_yaml=PARAMS.replace("other: {lr: 1}", "other: {lr: 2}"))
+    assert since("s", whole, known) == [], "a setting that the runs do not read"

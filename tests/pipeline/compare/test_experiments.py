@@ -82,7 +82,7 @@ def test_a_commit_is_an_experiment_on_itself(repository: str) -> None:
 def test_the_settings_of_an_experiment() -> None:
     (one,) = named("lr-3", experiments())
     assert settings_of(one) == {"online.runs.grpo.lr": "3", "evaluate.policies.grpo": "online/grpo"}
-    assert module._settings(one)["online"] == {"runs": {"grpo": {"lr": 3}}}
+    assert module.read_settings(one)["online"] == {"runs": {"grpo": {"lr": 3}}}
 
 
 def test_the_files_of_an_experiment_are_written(tmp_path: Path) -> None:

@@ -23,7 +23,12 @@ FOUND = Planned(
 
 def test_one_line_for_each_question() -> None:
     lines = planned_text(FOUND, "sampled").splitlines()
-    assert lines[0] == "score on the same 120 held-out prompts, 24 trainings" and lines[2] == "note: a note"
+    assert lines[0] == "score on the same 120 held-out prompts, 24 trainings" and lines[-3] == "note: a note"
+    assert lines[-1] == (
+        "kl 0.04 minus kl none: kl none is better. cispo minus grpo: cispo is better (1 seed). "
+        "Cannot tell: lr 1 minus lr 2. One seed does not judge a setting. "
+        "More seeds make the answers clearer (docs/results.md)."
+    )
     rows = {line.split("  ")[0]: line.split() for line in lines if " minus " in line}
     assert " ".join(rows["kl 0.04 minus kl none"][5:]) == "-0.015 [-0.025, -0.005] 0.004 kl none is better 3 12"
     assert rows["cispo minus grpo"][3:7] == ["+0.046", "[+0.010,", "+0.080]", "<.001"]
@@ -47,6 +52,7 @@ def test_the_same_as_data() -> None:
     assert (first["question"], first["mean"], first["low"]) == ("kl 0.04 minus kl none", -0.015, -0.025)
     assert (first["corrected"], second["corrected"], third["corrected"]) == (True, False, False)
     assert third["verdict"] == "cannot tell: no seed is on both sides" and "mean" not in third
+    assert data["conclusion"].startswith("kl 0.04 minus kl none: kl none is better.")
     assert data["notes"] == ["a note"] and (data["prompts"], data["trainings"]) == (120, 24)
 
 

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.pipeline.compare.statistics import ALPHA, Difference, Floats, difference, findings
+from posttrain.pipeline.compare.statistics import (
+    ALPHA,
+    DRAWS,
+    Difference,
+    Floats,
+    _student,
+    difference,
+    findings,
+    paired,
+)
 from tests.pipeline.compare.simulated import prompts, side
 
 
@@ -163,3 +172,12 @@ def test_prompts_that_do_not_differ_show_nothing(prompts: int, better: int, *, c
     left[0, :better] = 1.0
     (found,) = findings([difference(left, right)])
     assert found.p_value >= 2 * 0.5**better and found.significant is clear
+
+
+@pytest.mark.parametrize(("freedom", "table"), [(1, 12.7062), (2, 4.3027), (5, 2.5706), (30, 2.0423)])
+def test_the_quantiles_of_students_t_are_those_of_the_tables(freedom: int, table: float) -> None:
+    sizes = np.sort(np.abs(_student(freedom, DRAWS)))
+    assert sizes[int(0.95 * len(sizes))] == pytest.approx(table, rel=2e-3)
+    alike = np.array([[0.4] * 30, [0.6] * 30])  # the prompts do not differ: only the error of the seeds counts
+    half = paired(alike, np.array([0.5, 0.5]), 0.0, 0.01, freedom).half(0.05)
+    assert half == pytest.approx(0.1 * table, rel=2e-3)

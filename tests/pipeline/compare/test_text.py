@@ -47,6 +47,13 @@ def test_settings_that_did_not_meet_are_not_called_alike() -> None:
     assert found == f"{head} Worse than another one: base."
 
 
+def test_one_seed_names_the_best_training_and_judges_no_setting() -> None:
+    found = said({"a": 1, "b": 1, "c": 1}, ("a", "b"), ("a", "c"), equal=(("b", "c"),))
+    why = "One training does not judge a setting, so run three to five seeds (docs/results.md)."
+    assert found == f"Best training: a. {why}"
+    assert said({"a": 1, "b": 1, "c": 1}, ("a", "c")) == f"Best trainings: a; b. {why}"
+
+
 def test_nothing_clear_says_so() -> None:
     assert said({"a": 3, "b": 3}, equal=(("a", "b"),)).startswith(
         "Cannot tell which setting is better: there are 3 seeds"

@@ -77,6 +77,7 @@ def test_settings_on_a_schedule_are_an_experiment_that_runs_once(small: Project,
     words = (*SERVE, "online", "-S", f"{BETA}=0.5", "--name", "strict-one", "--rrule", "FREQ=SECONDLY;INTERVAL=40")
     with started(small, log, *words):
         first = wait_for(small, "strict-one", log, auto_scheduled=True, state_type="COMPLETED")
+        assert "schedule: 'FREQ=SECONDLY;INTERVAL=40', in UTC. Prefect's pages: http://127.0.0.1:" in log.read_text()
         assert first["parameters"]["set"] == {BETA: 0.5} and "have run: 1" in first["state"]["message"]
         second = wait_for(small, "strict-one", log, auto_scheduled=True, state_name="Cached")
         assert "nothing to do: strict_one-beta0.5-" in second["state"]["message"]
@@ -113,6 +114,7 @@ def test_what_is_wrong_is_refused_before_a_deployment_is_made(small: Project) ->
         (["--jobs", "2"], "--jobs needs --sweep"),
         (["--env", "JUDGE=secret/a"], "is not a name for a secret"),
         (["--env", "JUDGE_KEY=a"], "does not refer to a stored value"),
+        (["--env", "JUDGE_KEY=secret/nobody"], "has no secret 'nobody'"),
         (["--rrule", "EVERY DAY"], "'EVERY DAY' is not a schedule"),
         (["onlin"], "onlin"),
         (["--name", "a/b"], "'a/b' is not a valid name for a deployment"),
@@ -133,6 +135,8 @@ def test_a_sweep_is_a_deployment_with_its_page(small: Project, tmp_path: Path) -
         assert "Best on the held-out prompts: beta 0.02." in artifact(small, run, "comparison")["data"]
         page = (small.root / ".sweeps/kl.html").read_text()
         assert {"kl.beta", "seeds"} <= {*re.findall(r"<th[^>]*>([^<]*)<", page)}
+        (made,) = small.api("deployments/filter", **asked(small, "weekly"))
+        assert made["parameter_openapi_schema"]["properties"]["jobs"]["anyOf"][0]["minimum"] == 1
         more = run_now(small, "weekly", log, seeds=[1, 2, 3])
         assert "have run: 2" in more["state"]["message"], "those of the third seed"
         (small.root / "params.yaml").write_text((small.root / "params.yaml").read_text() + "# changed\n")

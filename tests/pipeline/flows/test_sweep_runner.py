@@ -10,7 +10,7 @@ import pytest
 from flows.artifacts import Outcome
 from flows.orphan_guard import OrphanGuard
 from flows.sweep_config import Trial
-from flows.sweep_runner import Failure, StageTimes, SweepRunner
+from flows.sweep_runner import Failure, StageTimes, SweepRunner, _failures
 from flows.sweep_start import Start
 
 if TYPE_CHECKING:
@@ -34,6 +34,20 @@ def test_a_failure_is_the_stage_and_its_first_error() -> None:
     failure("Running stage 'sft@main':")
     failure(SHARED)
     assert failure.is_shared is True
+
+
+def test_an_alert_begins_with_the_cause_and_names_the_logs(runner: SweepRunner) -> None:
+    alike = {f"lr-{number}": Outcome("Failed", 1.0, "forty lines", "at 'online': no reward") for number in range(4)}
+    runner.outcomes |= {"kl-1": Outcome("Failed", 1.0, "forty lines", "OSError: disk full"), **alike}
+    runner.outcomes["lr-9"] = Outcome("Completed", 1.0)
+    runner.stopped = "stopped"
+    assert _failures(runner).splitlines() == [
+        "4 experiments failed at 'online': no reward",
+        "  .sweeps/lr-0.log", "  .sweeps/lr-1.log", "  .sweeps/lr-2.log", "  and 1 more",
+        "kl-1 failed (OSError: disk full)",
+        "  .sweeps/kl-1.log",
+        "The others were not started, because two experiments failed alike",
+    ]  # fmt: skip
 
 
 def test_the_times_of_stages_are_kept(tmp_path: Path) -> None:
