@@ -141,7 +141,7 @@ class PolicyObjective:
         step, state = self._weighted(step, state)
         prepared = self._ready(self._advantage(step, state), state)
         counts = bool(step.tokens["token_mean_weight"].any())
-        return replace(prepared, metrics=self._step_metrics(step, state), counts=counts)
+        return replace(prepared, metrics=self._step_metrics(prepared.step, state), counts=counts)
 
     def _weighted(self, step: Ragged, state: State) -> tuple[Ragged, State]:
         """Return the step with each token's weight, and the state with this step's penalty."""
@@ -252,7 +252,21 @@ class PolicyObjective:
             metrics["beta"] = state["beta"]
         if self.config.penalty.type != "none":
             metrics["penalty"] = state["penalty"]
+        if "return" in step.tokens:
+            metrics["explained_variance"] = explained_variance(step)
         return metrics
+
+
+def explained_variance(step: Ragged) -> float:
+    """Return 1 - Var(return - value) / Var(return) over a step's counted tokens, with the values of its start.
+
+    1: the critic knows the returns; 0: it does no better than their mean; below 0: worse. 0 if all returns are equal.
+    """
+    counted_N = step.tokens["token_mean_weight"] > 0
+    return_N, value_N = (step.tokens[name][counted_N].double() for name in ("return", "old_value"))
+    if len(return_N) < FEWEST or float(spread := return_N.var(correction=0)) == 0.0:
+        return 0.0
+    return float(1 - (return_N - value_N).var(correction=0) / spread)
 
 
 def _moments(name: str, values_N: Tensor, mean_N: Tensor) -> dict[str, Tensor]:
@@ -260,6 +274,8 @@ def _moments(name: str, values_N: Tensor, mean_N: Tensor) -> dict[str, Tensor]:
     return {name: (mean_N * values_N).sum(), f"{name}_square": (mean_N * values_N.square()).sum()}
 
 
+FEWEST = 2
+"""The fewest tokens that have a variance."""
 MAX_RELATIVE_ERROR = 0.2
 """The limit of the KL's relative error in one update of beta (Ziegler 2019)."""
 

@@ -33,14 +33,14 @@ class _Run:
     effective: Flat = field(default_factory=dict)
 
     def meaning(self, top: str) -> Any:
-        """Return what the settings at and below a key mean, as a value that can be compared."""
+        """Return the meaning of the settings at and below a key, as a value that can be compared."""
         ours, meant = _below(top, self.written), _below(top, self.effective)
         if all(_below(key, meant) for key in ours):
             return tuple(meant.items())
         return "as written", tuple(ours.items())  # a class that keeps this setting in another form
 
     def text(self, top: str, like: Flat) -> Flat:
-        """Return how a key is written here. `like`: how it is written where it means the same; empty if nowhere."""
+        """Return the text of a key here. `like`: its text in a run where it means the same; empty without one."""
         if like:
             return like
         default = self.effective.get(top, "null")
@@ -82,7 +82,7 @@ def alike(
 
 
 def sections_behind(settings: Settings, sections: Collection[str]) -> set[str]:
-    """Return these sections of params.yaml, and those of all runs that their runs are made from."""
+    """Return these sections of params.yaml, and the sections of all runs that their runs are made from."""
     made = {stage.output(run): f"{stage.group}.{run}" for stage in STAGES for run in group_of(settings, stage.group)}
     found, queue = set[str](), list(sections)
     while queue:

@@ -64,7 +64,12 @@ RESULTS: Final = (
     Metric(("length",), EVALUATED, "Mean number of tokens per completion"),
     Metric(("failed",), EVALUATED, "Share of completions that no reward could score", "lower", "below 0.01"),
     Metric(("judged",), EVALUATED, "0: no reward judges these prompts, so there is no score"),
-    Metric(("margin",), EVALUATED, "Mean score of the chosen answers minus that of the rejected ones", "higher"),
+    Metric(
+        ("margin",),
+        EVALUATED,
+        "Mean score of the chosen answers minus the mean score of the rejected answers",
+        "higher",
+    ),
     Metric(
         ("calibration_error",),
         (*EVALUATED, *REWARD),

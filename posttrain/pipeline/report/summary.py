@@ -244,7 +244,7 @@ def _number(figures: Figures, key: str, digits: int) -> str:
 def gains(summary: Mapping[str, Figures], tasks: Mapping[str, str], trained: Mapping[str, Sequence[Figures]]) -> str:
     """Return one sentence about the source of each gain over the baseline, as explained by the task."""
     parts = gain_parts(summary, tasks, trained)
-    return f"What the gain over {subtracted(summary)} consists of: {'; '.join(parts)}." if parts else ""
+    return f"The parts of the gain over {subtracted(summary)}: {'; '.join(parts)}." if parts else ""
 
 
 def gain_parts(

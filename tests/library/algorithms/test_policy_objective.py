@@ -91,6 +91,17 @@ def test_a_critic_adds_its_loss() -> None:
     assert float(loss.total) == pytest.approx(-1 / 3 + 2 * 0.5 * 10 / 3)
 
 
+@pytest.mark.parametrize(
+    ("values", "explained"),
+    [((1, 0, 0), 1.0), ((0, 0, 0), 0.0), ((5, 5, 5), 0.0), ((0.5, 0, 0), 0.75), ((-1, 0, 0), -3.0)],
+)
+def test_the_share_of_the_returns_that_the_critic_explains(values: tuple[float, ...], explained: float) -> None:
+    """Of the returns 1, 0, 0: all of it, nothing by a constant guess, and less than nothing by the opposite."""
+    ppo = objective("ppo", advantage={"type": "outcome_value", "value_clip": None}, whiten=True, kl="none")
+    prepared = ppo.prepare(step(old_value=t(*values)), ppo.initial_state())
+    assert prepared.metrics["explained_variance"] == pytest.approx(explained)
+
+
 def test_text_adds_its_likelihood() -> None:
     ptx = objective("rloo", ptx=3.0, kl="none")
     rows = {"reward": t(1, 0, 0), "group": t(0, 0, 0), "truncated": t(0, 0, 0), "pretrain": torch.tensor([0, 0, 1])}

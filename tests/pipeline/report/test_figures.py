@@ -67,7 +67,7 @@ def test_a_gain_is_explained_and_the_verdict_says_the_rest() -> None:
         "reward/main": {"accuracy": 0.9},
     }
     text = gains(rows, TASKS, {})
-    assert text.startswith("What the gain over sft consists of: up gained 0.42, of which +0.28 (67 %) by showing")
+    assert text.startswith("The parts of the gain over sft: up gained 0.42, of which +0.28 (67 %) by showing")
     assert "0.50 → 0.90 of the completions" in text and "same" not in text and "down" not in text
     said = {name: verdict(row) for name, row in rows.items()}
     assert said["up"] == "better (1 seed)" and said["same"] == "cannot tell" and said["reward/main"] == ""
@@ -97,7 +97,7 @@ def test_the_row_that_is_subtracted_is_named_whatever_its_kl(tmp_path: Path, mon
     for rows in (pooled, unmeasured):
         titles = result_titles(rows)
         assert any(title.startswith("minus sft ") for title in titles) and "KL to reference" in titles
-        assert gains(rows, TASKS, {}).startswith("What the gain over sft consists of: up gained 0.42")
+        assert gains(rows, TASKS, {}).startswith("The parts of the gain over sft: up gained 0.42")
     monkeypatch.chdir(tmp_path)
     members = {"up": ["up"], "sft": ["sft_s1", "sft_s2"]}
     write_json(Path(SUMMARY), to_json({}, pooled, {}, members))

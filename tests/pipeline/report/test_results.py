@@ -278,7 +278,7 @@ def test_readme_gets_the_table_and_keeps_the_rest(reported: Path) -> None:
     assert text.endswith(f"{END}\n\nThe end.\n")
     assert "old" not in text
     assert "| sft | 0.300 [0.250, 0.350] | - |  | 0.500 | 0.900 | 0.500 | 0.600 | 0.010 | 12.5 | 0.00 |" in text
-    assert "What the gain over sft consists of: grpo gained 0.60, of which" in text
+    assert "The parts of the gain over sft: grpo gained 0.60, of which" in text
     assert readme_is_current()
 
 

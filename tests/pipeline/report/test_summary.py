@@ -173,7 +173,7 @@ def test_gains_are_explained_by_their_task() -> None:
     }
     parts = gain_parts(working, {"grpo": "two_step"}, {})
     assert len(parts) == 1 and parts[0].startswith("grpo ")
-    assert gains(working, {"grpo": "two_step"}, {}) == f"What the gain over sft consists of: {parts[0]}."
+    assert gains(working, {"grpo": "two_step"}, {}) == f"The parts of the gain over sft: {parts[0]}."
     assert gains(working, {}, {}) == "" and gain_parts(working, {}, {}) == []
     assert gain_parts({"sft": {**BASE, "parsed": 0.0}, "grpo": BETTER}, {"grpo": "two_step"}, {}) == []
     assert gain_parts({}, {}, {}) == []
