@@ -87,16 +87,18 @@ TRAINING: Final = (
     Metric(
         ("chosen",),
         PREFERENCE,
-        "Log-probability of the chosen answers minus the reference's, as a sum or a mean over tokens, without `beta`. "
-        "Without a reference, the log-probability itself, which is below 0",
+        "Log-probability of the chosen answers minus the reference's, without `beta`: the sum over an answer's tokens "
+        "with `reduce: sum` (the default of `dpo`), their mean with `reduce: mean`. The loss uses the same value. "
+        "Without a reference, it is the log-probability itself, which is below 0",
         "higher",
-        "a fall of up to about 0.3 nats per token is common in DPO, if `rejected` falls further",
+        "in DPO a fall of up to about 0.3 nats per token is common, if `rejected` falls further. With `reduce: sum`, "
+        "divide it by the tokens of an answer",
         "if it falls far, both answers became less likely: add `nll`, lower `optimizer.lr`, or raise the loss's `beta`",
     ),
     Metric(
         ("rejected",),
         PREFERENCE,
-        "Log-probability of the rejected answers minus the reference's",
+        "Log-probability of the rejected answers minus the reference's, with the same `reduce`",
         "lower",
         "below `chosen`",
         "see `margin`",

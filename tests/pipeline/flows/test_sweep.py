@@ -71,7 +71,7 @@ def test_experiments_are_run_and_compared(small: Project) -> None:
     assert {"kl.beta", "seeds"} <= {*re.findall(r"<th[^>]*>([^<]*)<", page)}, "what varies has a column"
     assert sorted(re.findall(r'<th scope="row"[^>]*>([^<]*)<', page)) == ["0.02", "0.5", "online.runs.a.kl.beta"]
     assert "Which setting mattered" in (small.root / ".sweeps/kl.html").read_text(), "the sweep wrote it too"
-    assert "better (1 seed)" in page and "<polyline" in page
+    assert "worse (1 seed)" in page and "<polyline" in page, "the best setting is the first row"
     assert found["held_out"][0]["verdict"] == "beta 0.02 is better (1 seed)"
 
 
