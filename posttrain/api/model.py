@@ -32,7 +32,8 @@ def load_model(path: str | Path) -> tuple[Any, Any]:
     """Return (model, tokenizer) from a folder in the format of transformers.
 
     The model has float32 weights. Every tensor is checked. Only safetensors files are read, and no code in the folder
-    is run. You can also use a model from `AutoModelForCausalLM` if its weights are float32.
+    is run. An adapter is merged into its base. You can also use a model from `AutoModelForCausalLM` if its weights are
+    float32.
     """
     path = model_folder(path, "path")
     model, tokenizer = load_policy(path), load_tokenizer(path)

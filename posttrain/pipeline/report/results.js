@@ -49,7 +49,7 @@ function startResults() {
   byId("results-note").textContent = rows.length ? `${figure(DATA.shown.prompts_in_all)} prompts, the same for every policy. Whiskers are 95 % intervals.`
     : DATA.errors.length ? "No policy could be read." : "params.yaml evaluates no policy (evaluate.policies).";
   if (DATA.rewards.length) byId("rewards").textContent = visible(`Accuracy on held-out pairs: ${DATA.rewards.map((one) => `${one.run} ${fixed(one.accuracy, 3)}`).join(", ")}.`);
-  if (DATA.gain.length) byId("gain").append(`What the gain over ${DATA.decision.base} consists of:`, el("ul", {}, DATA.gain.map((part) => el("li", {}, part))));
+  if (DATA.gain.length) byId("gain").append(`The parts of the gain over ${DATA.decision.base}:`, el("ul", {}, DATA.gain.map((part) => el("li", {}, part))));
   byId("ratings").append(...DATA.ratings.map(ratingTable));
   byId("against").append(...choices.map((name) => el("option", {}, name)));
   byId("against").value = DATA.decision.base;
