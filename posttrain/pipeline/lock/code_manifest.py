@@ -74,6 +74,7 @@ PACKAGES: Final = {
 }
 """Import -> the packages that decide its results."""
 
+PAGE_FILES: Final = (".css", ".html", ".js")
 PRELOADED: Final[set[str]] = set()
 """Modules that a process imported before it became a stage, e.g. in tests that fork."""
 Code = dict[str, dict[str, str]]
@@ -122,7 +123,7 @@ class Library:
             if more <= names:
                 break
             names |= more
-        files = given | self._digests(closure)
+        files = given | self._digests(closure) | (self._page_files() if kind == "report" else {})
         imported = {name.partition(".")[0] for outline in closure.values() for name in outline.imports}
         plugins = self._plugins([listing for one in closure.values() for listing in one.listings], names)
         code = {"files": dict(sorted(files.items())), "packages": {**_versions(imported), **plugins}}
@@ -179,6 +180,12 @@ class Library:
     def _digests(self, outlines: Mapping[str, Outline]) -> dict[str, str]:
         """Return path -> digest of modules. Files without code are left out."""
         return {_shown(self.modules[name]): has.digest for name, has in outlines.items() if not is_blank(has.digest)}
+
+    def _page_files(self) -> dict[str, str]:
+        """Return path -> digest of the styles and scripts of the report's page."""
+        folder = self.modules["posttrain.pipeline.report.page"].parent
+        files = sorted(file for file in folder.iterdir() if file.suffix in PAGE_FILES)
+        return {_shown(file): self.outlines.of(str(file), "").digest for file in files}
 
     def check_own(self, stage: str, settings: Mapping[str, Any]) -> None:
         """Reject imports that `code` cannot record, in the user's modules of a run and in their imports."""

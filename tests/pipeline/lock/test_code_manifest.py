@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -142,3 +143,15 @@ def test_an_import_from_outside_custom_is_refused() -> None:
     put(Path("custom/wrong.py"), "import os\nimport beside\n")
     with pytest.raises(PipelineError, match=r"custom/wrong\.py line 2: it imports beside\.py"):
         Library().check_own("sft@a", {"sft": {"runs": {"a": {"x": "wrong:f"}}}})
+
+
+def test_the_report_depends_on_the_styles_and_scripts_of_its_page() -> None:
+    """Otherwise `dvc status` would call a page current that an earlier version drew."""
+    files = Library().code("report", {})["files"]
+    folder = LIBRARY / "posttrain/pipeline/report"
+    page_files = {file for file in files if file.endswith((".css", ".html", ".js"))}
+    there = {
+        file.relative_to(LIBRARY).as_posix() for file in folder.iterdir() if file.suffix in (".css", ".html", ".js")
+    }
+    assert page_files == there and f"{folder.relative_to(LIBRARY)}/page.css" in there
+    assert all(re.fullmatch(r"[0-9a-f]{16}", files[file]) for file in there)
