@@ -180,7 +180,7 @@ def _hold_name(home: Path, flow: str, name: str) -> None:
 
 def _schedule(options: argparse.Namespace) -> str:
     """Return when the runs start, in words."""
-    given = [f"every {options.every} s"] if options.every else []
+    given = [f"every {options.every:g} s, first after that time"] if options.every else []
     given += [f"'{rule}', in UTC" for rule in (options.cron, options.rrule) if rule]
     given += [f"new data in {options.watch}"] * bool(options.watch)
     return ", and ".join(given) or "none, so start runs on Prefect's pages or with `prefect deployment run`"

@@ -13,6 +13,7 @@ from . import arguments, environment
 from .graph import GraphReader, find_root
 from .sweep import FOLDER, values_of
 from .sweep_config import Trial, check_sweep, check_trials, checked_sweep_name, read_sweep, trials
+from .sweep_plan import check_free
 
 
 class Deployed(NamedTuple):
@@ -61,6 +62,7 @@ def deployed(options: argparse.Namespace) -> Deployed:
             _check_one(Trial(options.name, settings))
         return Deployed("pipeline", {**shared, **({"set": settings} if settings else {})})
     name, grid = checked_sweep_name(options.sweep), _once(values_of(word) for word in options.set)
+    check_free(find_root(Path.cwd()), name)
     data = {key: value for key, value in {"seeds": options.seeds, "targets": options.targets}.items() if value}
     file = FOLDER / f"{name}.yaml"
     if not grid and not options.seeds and not file.is_file():

@@ -9,16 +9,15 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.runtime import deployment
 from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
-from pydantic import Field
 
-from posttrain.errors import PosttrainError
+from posttrain.errors import ParamsError, PosttrainError
 from posttrain.locks import hold
 from posttrain.measure.masking import masked
 from posttrain.measure.terminal import escaped
@@ -51,7 +50,7 @@ def pipeline(
         root = _entered(env)
         if set:
             sweep = check_sweep({"settings": [set], "targets": targets or []}, _PARAMETERS)
-            return _run_sweep(root, _own_name(), sweep, 1)
+            return _run_sweep(root, _own_name(), sweep, 1, _PARAMETERS)
         stages = GraphReader(root, targets or []).stages
     except PosttrainError as error:
         return _refused(error, " ".join(targets or []) or "all")
@@ -64,7 +63,7 @@ def sweep(
     set: dict[str, list[Any]] | None = None,  # noqa: A002 - the name that a deployment shows
     seeds: list[int] | None = None,
     targets: list[str] | None = None,
-    jobs: Annotated[int, Field(ge=1)] | None = None,
+    jobs: int | None = None,
     env: dict[str, str] | None = None,
 ) -> State[Any]:
     """Run the missing experiments of a sweep in the current folder, like `posttrain sweep`.
@@ -73,6 +72,8 @@ def sweep(
     """
     try:
         root = _entered(env)
+        if jobs is not None and jobs < 1:
+            raise ParamsError(what=f"jobs = {jobs}: at least 1 must run", where=_PARAMETERS, fix="Give 1 or more")
         data = {key: value for key, value in {"grid": set, "seeds": seeds, "targets": targets}.items() if value}
         file = FOLDER / f"{checked_sweep_name(name)}.yaml"
         given = set or not file.is_file()
@@ -109,11 +110,11 @@ def _does(plan: Plan) -> str:
     return " ".join(f"{'.'.join(key.split('.')[-2:])}={value}" for key, value in settings)
 
 
-def _run_sweep(root: Path, name: str, sweep: Sweep, jobs: int | None) -> State[Any]:
-    """Run the experiments that have not run, and publish the comparison of all."""
+def _run_sweep(root: Path, name: str, sweep: Sweep, jobs: int | None, where: str = "sweep") -> State[Any]:
+    """Run the experiments that have not run, and publish the comparison of all. `where`: what an error names."""
     task_runners.restore_sigterm()
     run.filter_repeated_failures()
-    plan = plan_sweep(root, name, sweep)
+    plan = plan_sweep(root, name, sweep, where)
     more = f" and {len(plan.planned) - _SHOWN} more" if len(plan.planned) > _SHOWN else ""
     names = ", ".join(trial.name for trial in plan.planned[:_SHOWN]) + more
     if not plan.pending:

@@ -29,7 +29,7 @@ from posttrain.pipeline.params.stage_table import group_of
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import Params, check, did_you_mean, nearest
-from posttrain.settings.plain import CUSTOM, flattened, merge
+from posttrain.settings.plain import CUSTOM, flattened
 
 from .graph import is_posttrain_pipeline
 
@@ -164,7 +164,7 @@ def check_trials_here(trials: Sequence[Trial]) -> None:
         for trial in trials:
             merged = params
             for key, value in trial.overrides.items():
-                merged = merge(merged, nested(key, value))
+                merged = placed(merged, key, value)
             Path(PARAMS_FILE).write_text(json.dumps(merged), encoding="utf-8")  # JSON is YAML
             try:
                 check_params(root)
@@ -195,11 +195,11 @@ def described(trial: Trial) -> str:
     return " ".join(f"{key}={value}" for key, value in trial.overrides.items())
 
 
-def nested(key: str, value: Any) -> dict[str, Any]:
-    """Return nested settings with only this dotted key set."""
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return dict(value)
+def placed(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Return settings with the value of a dotted key replaced. A mapping replaces the whole old value too."""
+    first, _, rest = key.partition(".")
+    old = settings.get(first)
+    return {**settings, first: placed(old if isinstance(old, Mapping) else {}, rest, value) if rest else value}
 
 
 def _random_settings(search: Random | None) -> list[dict[str, Any]]:
@@ -229,6 +229,9 @@ def _check_key(key: str, params: Mapping[str, Any]) -> None:
     """Raise if the key belongs to no run in params.yaml, because setting it would add a run."""
     parts = key.split(".")
     group = ".".join(parts[:2])
+    if key.startswith("+"):
+        fix = "Write it without '+', which only `dvc exp run -S` needs"
+        raise ParamsError(what=f"'{key}' begins with '+'", where="sweep", fix=fix)
     if parts[0] not in (*GROUPS, SEED) and nearest(parts[0], list(GROUPS)) is None:
         whole = [known for known in flattened(params) if known.endswith(f".{key}")]
         where_it_is = f"Did you mean '{whole[0]}'?" if whole else "Write the whole key, e.g. online.runs.grpo.kl.beta"

@@ -17,11 +17,11 @@ from posttrain.pipeline.params.seeds import SEED
 from posttrain.pipeline.params.stage_table import evaluated
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
-from posttrain.settings.plain import flattened, merge
+from posttrain.settings.plain import flattened
 
 from .gpu_slots import devices
 from .graph import GraphReader, Stage, is_posttrain_pipeline, stale
-from .sweep_config import Sweep, Trial, check_committed, check_trials, nested, trials
+from .sweep_config import Sweep, Trial, check_committed, check_trials, placed, trials
 from .sweep_targets import closure, is_named, missing_evaluations
 
 MAX_JOBS = 4
@@ -64,12 +64,15 @@ class Plan:
         return max(1, len(devices()) // self.gpus) if self.gpus else min(MAX_JOBS, os.cpu_count() or 1)
 
 
-def plan_sweep(root: Path, name: str, sweep: Sweep) -> Plan:
-    """Return the plan of a sweep. Reject wrong settings, uncommitted changes, and inputs that are not stored."""
-    check_committed("sweep", "Commit them, so that each experiment says what it was made from: git commit -a")
+def plan_sweep(root: Path, name: str, sweep: Sweep, where: str = "sweep") -> Plan:
+    """Return the plan of a sweep. Reject wrong settings, uncommitted changes, and inputs that are not stored.
+
+    `where`: what an error names.
+    """
+    check_committed(where, "Commit them, so that each experiment says what it was made from: git commit -a")
     planned = trials(name, sweep)
-    check_trials(planned)
-    require_kept("sweep", (experiment.overrides for experiment in planned))
+    check_trials(planned, where)
+    require_kept(where, (experiment.overrides for experiment in planned))
     check_free(root, name)
     done, again = _finished(planned)
     return Plan(name, planned, frozenset(done), *_to_run(root, sweep), again)
@@ -118,12 +121,13 @@ def _finished(planned: Sequence[Trial]) -> tuple[set[str], dict[str, str]]:
     for trial in planned:
         wanted = settings
         for key, value in trial.overrides.items():
-            wanted = merge(wanted, nested(key, value))
+            wanted = placed(wanted, key, value)
         for experiment in (one for one in known if one.name == trial.name):
-            why = "" if experiment.baseline == head else why_again(experiment, flattened(wanted))
+            why = why_again(experiment, flattened(wanted), head)
             if not why:
                 done.add(trial.name)
                 again.pop(trial.name, None)
                 break
-            again[trial.name] = f"it ran at commit {experiment.baseline[:7]}; since then {why}"
+            then = "" if experiment.baseline == head else "since then "
+            again[trial.name] = f"it ran at commit {experiment.baseline[:7]}; {then}{why}"
     return done, again

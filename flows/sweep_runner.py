@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -34,6 +35,7 @@ from .sweep_config import Trial
 from .sweep_start import Start
 
 _MESSAGE_LINES = 12
+_VARIES = re.compile(r"[0-9a-f]{4,}|\d+")
 _LOGS = 3
 """The logs that a sweep's message names for each cause."""
 _SHARED = "with the same inputs. Wait until it has ended"
@@ -93,8 +95,13 @@ class Failure:
 
     @property
     def key(self) -> tuple[str, str]:
-        """A key that is equal for equal failures."""
-        return self.stage, self.error
+        """A key that is equal for equal failures: digests and numbers may differ, such as those of a prompt."""
+        return self.stage, alike(self.error)
+
+
+def alike(error: str) -> str:
+    """Return an error's text without the digests and numbers that differ between equal failures."""
+    return _VARIES.sub("#", error)
 
 
 class SweepRunner:
@@ -229,9 +236,10 @@ def _failures(runner: SweepRunner) -> str:
     failed = {name: outcome.cause for name, outcome in runner.outcomes.items() if outcome.state == "Failed"}
     by_cause: dict[str, list[str]] = {}
     for name, cause in failed.items():
-        by_cause.setdefault(cause, []).append(name)
+        by_cause.setdefault(alike(cause), []).append(name)
     lines = []
-    for cause, names in sorted(by_cause.items(), key=lambda item: -len(item[1])):
+    for names in sorted(by_cause.values(), key=len, reverse=True):
+        cause = failed[names[0]]
         many = f"{len(names)} experiments" if len(names) > 1 else names[0]
         lines.append(f"{many} failed {cause if cause.startswith('at ') else f'({cause})'}")
         lines += [f"  {TIMES}/{name}.log" for name in names[:_LOGS]] + [f"  and {len(names) - _LOGS} more"] * (

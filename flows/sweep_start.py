@@ -23,9 +23,8 @@ from posttrain.pipeline.lock.lock_file import write_entries
 from posttrain.pipeline.lock.lock_shape import lock_stages
 from posttrain.pipeline.lock.repair_dvc import COPIES
 from posttrain.pipeline.workspace import PARAMS_FILE
-from posttrain.settings.plain import merge
 
-from .sweep_config import nested
+from .sweep_config import placed
 
 _PLAIN = re.compile(r"[\w./ -]*")
 _QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", "-c", "gc.auto=0")
@@ -98,8 +97,8 @@ def write_params(file: Path, overrides: Mapping[str, Any]) -> None:
     data = text.load(file.read_text(encoding="utf-8"))
     wanted = YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8"))
     for key, value in overrides.items():
-        _lay(data, nested(key, value))
-        wanted = merge(wanted, nested(key, value))
+        _place(data, key, value)
+        wanted = placed(wanted, key, value)
     written = io.StringIO()
     text.dump(data, written)
     if YAML(typ="safe").load(written.getvalue()) != wanted:  # as DVC reads it
@@ -111,13 +110,14 @@ def write_params(file: Path, overrides: Mapping[str, Any]) -> None:
     write_text(file, written.getvalue())
 
 
-def _lay(settings: Any, over: Mapping[str, Any]) -> None:
-    """Change settings in place, like `merge` does for a copy."""
-    for key, value in over.items():
-        if isinstance(value, Mapping) and isinstance(settings.get(key), Mapping):
-            _lay(settings[key], value)
-        else:
-            settings[key] = _quoted(value)
+def _place(settings: Any, key: str, value: Any) -> None:
+    """Change a setting in place, like `placed` does for a copy."""
+    *above, last = key.split(".")
+    for part in above:
+        if not isinstance(settings.get(part), Mapping):
+            settings[part] = {}
+        settings = settings[part]
+    settings[last] = _quoted(value)
 
 
 def _quoted(value: Any) -> Any:

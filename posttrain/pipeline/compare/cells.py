@@ -62,10 +62,14 @@ class Trainings:
                     cells[context, seed] = policy
                 else:
                     why = "seed" if policy.name in counted else "weights"
-                    notes.append(
-                        f"{policy.name} is not counted: another training of the same setting has the same {why}"
-                    )
+                    twin = cells.get((context, seed)) if why == "seed" else self._twin(policy, trained)
+                    notes.append(f"{policy.name} is not counted: {twin.name if twin else 'another'} has the same {why}")
         return cells, notes
+
+    @staticmethod
+    def _twin(policy: EvaluatedPolicy, trained: Sequence[tuple[str, EvaluatedPolicy]]) -> EvaluatedPolicy | None:
+        """Return the training that counts in place of one with the same weights."""
+        return next((one for _, one in trained if len(distinct([one, policy])) == 1), None)
 
     def cell_label(self, cell: tuple[Context, str], factor: Factor) -> str:
         """Return a cell as text: the other settings that vary, and the seed."""

@@ -54,9 +54,11 @@ def remade(old: str, new: str) -> list[str]:
     return sorted(path for path in paths if path.startswith(_MADE))
 
 
-def why_again(experiment: Experiment, wanted: Flat) -> str:
-    """Return the reason to run an experiment again at HEAD with these settings; empty if the result would be equal."""
+def why_again(experiment: Experiment, wanted: Flat, head: str) -> str:
+    """Return the reason to run an experiment again at a commit with these settings; empty if it would be equal."""
     words = _changed_settings(settings_of(experiment), wanted, {*settings_of(experiment), *wanted})
+    if experiment.baseline == head:
+        return _few(words)
     files = [*changed_files(experiment.baseline, "HEAD"), *remade(experiment.baseline, "HEAD")]
     return _few([*words, *(f"{file} changed" for file in files)])
 
@@ -102,7 +104,7 @@ def since(sweep: str, experiments: Sequence[Experiment], known: Mapping[str, Bel
     words += [f"{file} changed" for file in changed_files(newest) if _is_other(file, facts)]
     if not words:
         return []
-    again = f"To run it with what is here now: `posttrain sweep {sweep}`"
+    again = f"To run it with what is here now, commit, then run `posttrain sweep {sweep}`"
     return [f"{sweep} ran before these changes: {_few(words)}. The answers are about what it ran with. {again}"]
 
 

@@ -35,7 +35,7 @@ class _Run:
     def meaning(self, top: str) -> Any:
         """Return the meaning of the settings at and below a key, as a value that can be compared."""
         ours, meant = _below(top, self.written), _below(top, self.effective)
-        if all(_below(key, meant) for key in ours):
+        if all(any(_below(name, meant) for name in _names(key)) for key in ours):
             return tuple(meant.items())
         return "as written", tuple(ours.items())  # a class that keeps this setting in another form
 
@@ -45,6 +45,34 @@ class _Run:
             return like
         default = self.effective.get(top, "null")
         return {} if default == "null" else {top: default}
+
+
+class _Texts:
+    """The texts of one key: one for each meaning, and never the text that has another meaning in the same algorithm.
+
+    `kl: {beta: 0.02}` is in the loss of `grpo` and in the reward of `rloo`. Written alike, both are one level. But
+    `rloo` with the KL of `grpo` written out must not get the text of its own default.
+    """
+
+    def __init__(self, runs: Sequence[_Run], top: str) -> None:
+        self._top = top
+        self._anywhere: dict[Any, Flat] = {}
+        self._of_algorithm: dict[Any, Flat] = {}
+        self._taken: dict[Any, Any] = {}
+        for run in runs:
+            if text := _below(top, run.written):
+                algorithm, meaning = run.effective.get("algorithm"), run.meaning(top)
+                self._anywhere.setdefault(meaning, text)
+                self._of_algorithm.setdefault((algorithm, meaning), text)
+                self._taken.setdefault((algorithm, tuple(text.items())), meaning)
+
+    def of(self, run: _Run) -> Flat:
+        """Return the text of a run's meaning; empty if no run writes it."""
+        algorithm, meaning = run.effective.get("algorithm"), run.meaning(self._top)
+        text = self._anywhere.get(meaning, {})
+        if self._taken.get((algorithm, tuple(text.items())), meaning) == meaning:
+            return text
+        return self._of_algorithm.get((algorithm, meaning), {})
 
 
 def same_texts(documents: Sequence[Settings], sections: Collection[str] = ()) -> list[Flat]:
@@ -60,11 +88,9 @@ def same_texts(documents: Sequence[Settings], sections: Collection[str] = ()) ->
     for group in dict.fromkeys(_group(section) for section in wanted):
         runs = list(_runs(group, wanted, documents, seeded))
         for top in _tops(run.written for run in runs):
-            like: dict[Any, Flat] = {}
+            texts = _Texts(runs, top)
             for run in runs:
-                like[run.meaning(top)] = like.get(run.meaning(top)) or _below(top, run.written)
-            for run in runs:
-                text = run.text(top, like[run.meaning(top)])
+                text = run.text(top, texts.of(run))
                 replaced[run.index][f"{run.section}.{top}"] = {f"{run.section}.{key}": of for key, of in text.items()}
     return [_replaced(flat, new) for flat, new in zip(flats, replaced, strict=True)]
 
@@ -156,6 +182,14 @@ def _tops(written: Iterator[Flat] | Sequence[Flat]) -> list[str]:
     """Return the written keys that are not below another written key: `kl` for `kl: none` and `kl.beta: 0.04`."""
     keys = dict.fromkeys(key for flat in written for key in flat)
     return [key for key in keys if not any(key.startswith(f"{other}.") for other in keys)]
+
+
+def _names(key: str) -> Iterator[str]:
+    """Yield the names that a written key may have in the whole settings: a reward's own options are below `options`."""
+    yield key
+    parts = key.split(".")
+    for place in range(1, len(parts)):
+        yield ".".join([*parts[:place], "options", *parts[place:]])
 
 
 def _below(top: str, flat: Flat) -> dict[str, str]:

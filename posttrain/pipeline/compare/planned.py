@@ -162,9 +162,9 @@ def _baselines(
         if factor not in named:
             levels_here, home_level = factor.levels(flats), factor.level(home)
             named[factor] = home_level if home_level in levels_here else levels_here[0]
-            why = "the level of params.yaml" if any(home_level) else "the run's default"
-            why = why if home_level in levels_here else "the first one"
-            notes.append(f"baseline of {factor.short}: {factor.text(named[factor])}, {why} (--against chooses another)")
+            why = "the level of params.yaml" if any(home_level) else "the default of the run"
+            why = why if home_level in levels_here else "the level of the first training"
+            notes.append(f"baseline of {factor.short}: {factor.text(named[factor])} ({why}; --against chooses another)")
     return named, notes
 
 
@@ -203,7 +203,7 @@ def _counted(factor: Factor, repeated: Replicates, pairs: Iterable[tuple[_Pairs,
     combinations_of = {context for one, _ in pairs for context, _ in one.cells}
     if repeated.kind == "pairs" or len(combinations_of) < 2:
         return []
-    alike = "a seed changes its difference in the same way in all other settings"
+    alike = "in all other settings, the difference depends on the seed in the same way"
     return [f"{factor.short}: {alike}. So the interval counts seeds, not pairs. More seeds make it narrower"]
 
 

@@ -22,15 +22,16 @@ def planned_text(answers: Planned, score: Score, named: str | None = None) -> st
 
 
 def answered(answers: Planned) -> str:
-    """Return the answers in one line: what is better, and which questions are open."""
-    clear = [one for one in answers.questions if one.finding is not None and (one.finding.significant or one.falls)]
+    """Return the answers in one line: what is better, which questions are open, and whether more seeds would help."""
+    paired = [one for one in answers.questions if one.finding is not None]
+    clear = [one for one in paired if one.same or one.falls or (one.finding and one.finding.significant)]
     said = [f"{one.text}: {one.verdict}." for one in clear]
-    open_ones = [one.text for one in answers.questions if one not in clear]
-    single = any(one.finding is not None and not one.finding.over_seeds for one in answers.questions)
-    cause = "One seed does not judge a setting. " * single
-    unknown = [f"Cannot tell: {'; '.join(open_ones)}."] * bool(open_ones)
-    more = f"{cause}More seeds make the answers clearer (docs/results.md)."
-    return " ".join([*said, *unknown, *[more] * bool(open_ones or single)])
+    unknown = [f"'{one.text}'" for one in paired if one not in clear]
+    said += [f"Cannot tell {' and '.join(unknown)}."] * bool(unknown)
+    said += [f"No answer to '{one.text}': {one.why_not}." for one in answers.questions if one.finding is None]
+    single = any(one.finding and not one.finding.over_seeds and not one.same for one in paired)
+    said += ["One seed does not judge a setting."] * single
+    return " ".join([*said, *["More seeds make the answers clearer (docs/results.md)."] * bool(unknown or single)])
 
 
 def tables(answers: Planned, metric: str) -> list[tuple[str, list[list[str]]]]:

@@ -141,6 +141,7 @@ def _shortened(settings: Sequence[Setting]) -> list[Setting]:
             *short[place + 1 :],
         }
         by_names = len(setting.names) > 1 and setting.label == " + ".join(setting.names)
+        by_names = by_names and all(_SEEDS.sub("", one) == name for one in setting.names)  # nothing but seeds differs
         shorter.append(replace(setting, label=name) if by_names and name and name not in taken else setting)
     return shorter
 
@@ -186,6 +187,8 @@ def seed_of(policy: EvaluatedPolicy, policies: Sequence[EvaluatedPolicy]) -> str
         trained = [key for key in varying if not key.startswith("evaluate.")]
         values = [policy.settings.get(key, DEFAULT) for key in trained]
     else:
+        values = []
+    if not values:  # the runs of one file, or experiments that all have the same seeds
         head, flat = f"{policy.section}.", policy.settings
         values = [flat.get(f"{head}seed", flat.get("seed", DEFAULT)), *_seeds_above(head, flat)]
     return "/".join(dict.fromkeys(values)) or DEFAULT

@@ -27,8 +27,8 @@ def test_equal_weights_count_once_and_so_does_a_seed() -> None:
     cells, notes = have.cells(algorithm, ("grpo",))
     assert [policy.name for policy in cells.values()] == ["grpo-none-1"]
     assert notes == [
-        "grpo-none-2 is not counted: another training of the same setting has the same weights",
-        "again is not counted: another training of the same setting has the same seed",
+        "grpo-none-2 is not counted: grpo-none-1 has the same weights",
+        "again is not counted: grpo-none-1 has the same seed",
     ]
 
 

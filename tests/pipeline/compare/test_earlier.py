@@ -141,7 +141,7 @@ def test_a_start_model_with_other_bytes_from_the_same_inputs_is_a_change() -> No
     assert remade(old, again) == [], "other code, which the records have"
     git("reset", "-q", "--hard", other)
     one = next(one for one in experiments() if one.name == "s-lr1-seed2")
-    assert why_again(one, settings_of(one)) == "models/base/tiny changed"
+    assert why_again(one, settings_of(one), git("rev-parse", "HEAD")) == "models/base/tiny changed"
     ran("1", "3")
     assert any("because models/base/tiny changed" in note for note in found()[1])
 
@@ -150,10 +150,13 @@ def test_why_an_experiment_must_run_again() -> None:
     one = next(one for one in experiments() if one.name == "s-lr2-seed1")
     wanted = settings_of(one)
     committed(README_md="read")
-    assert why_again(one, wanted) == ""
-    assert why_again(one, {**wanted, "online.runs.grpo.kl": "1"}) == "online.runs.grpo.kl changed from 0 to 1"
+    assert why_again(one, wanted, git("rev-parse", "HEAD")) == ""
+    other = {**wanted, "online.runs.grpo.kl": "1"}
+    assert why_again(one, other, git("rev-parse", "HEAD")) == "online.runs.grpo.kl changed from 0 to 1"
+    assert why_again(one, other, one.baseline) == "online.runs.grpo.kl changed from 0 to 1"
+    assert why_again(one, wanted, one.baseline) == ""
     committed(custom__a="g")
-    assert why_again(one, wanted) == "custom/a changed"
+    assert why_again(one, wanted, git("rev-parse", "HEAD")) == "custom/a changed"
 
 
 def test_a_workspace_that_differs_from_what_a_sweep_ran_with_is_noted() -> None:

@@ -33,6 +33,7 @@ SAME = (
     ({"rollout": {"sampling": {"temperature": 1}}}, {"rollout": {"sampling": {"temperature": 1.0, "top_p": 1.0}}}),
     ({"reward": {"correct": 1.0}}, {"reward": {"correct": {"weight": 1}}}),
     ({"optimizer": {"betas": [0.9, 0.95]}}, {}),
+    ({"reward": {"correct": 1.0}}, {"reward": {"correct": {"weight": 1.0, "answer": "numeric"}}}),
     ({"adapter": "none"}, {}),
     ({"max_failed": 0.1}, {}),
 )
@@ -42,6 +43,7 @@ OTHER = (
     ({}, {"rollout": {"epochs": 2}}),
     ({"reward": {"correct": 1.0}}, {"reward": {"correct": {"weight": 1, "gate": True}}}),
     ({"kl": {"beta": 0.02}}, {"kl": {"beta": 0.03}}),
+    ({"reward": {"correct": 1.0}}, {"reward": {"correct": {"answer": "math"}}}),
 )
 
 
@@ -64,6 +66,22 @@ def test_a_level_keeps_the_text_that_the_user_wrote() -> None:
     flats = same_texts([document(), document(rollout={"epochs": 2})])
     (factor,) = factors(flats)
     assert [factor.text(level) for level in factor.levels(flats)] == ["1", "2"], "a default has its value, not its name"
+
+
+def test_what_means_the_same_in_another_algorithm_does_not_hide_a_level() -> None:
+    """`kl: {beta: 0.02}` is in the loss of grpo and in the reward of rloo: both are written alike, so one level.
+
+    rloo with grpo's KL written out is another level than rloo with its own.
+    """
+    spelled = {"type": "loss", "beta": 0.02, "estimator": "k3"}
+    given = (("grpo", "none"), ("grpo", {"beta": 0.02}), ("grpo", spelled), ("rloo", {"beta": 0.02}), ("rloo", spelled))
+    flats = same_texts([document(algorithm=name, kl=kl) for name, kl in given])
+    kl = next(one for one in factors(flats) if one.path.endswith("kl") or ".kl." in one.path)
+    levels = [kl.level(flat) for flat in flats]
+    assert levels[1] == levels[2] == levels[3] != levels[4] != levels[0]
+    assert kl.text(levels[4]) == "loss beta 0.02 estimator k3"
+    alone = same_texts([document(algorithm=name, kl=kl) for name, kl in (*given[:3], given[4])])
+    assert kl.level(alone[3]) == kl.level(alone[1]), "where no rloo has its own, the same meaning is one level"
 
 
 def test_the_top_level_seed_is_the_seed_of_a_run_that_has_none() -> None:

@@ -30,7 +30,7 @@ def test_each_question_is_averaged_over_the_other_settings() -> None:
     gain, cost = (one.finding for one in found.questions[1:])
     assert gain is not None and cost is not None and gain.over_seeds and cost.over_seeds
     assert gain.mean == pytest.approx(0.1, abs=0.01) and cost.mean == pytest.approx(-0.05, abs=0.01)
-    assert found.notes[0] == "baseline of kl: none, the first one (--against chooses another)"
+    assert found.notes[0] == "baseline of kl: none (the level of the first training; --against chooses another)"
     turned = planned(study(), ["kl"], ["0.04"]).questions[0]
     assert turned.text == "kl none minus kl beta 0.04" and turned.finding is not None
     assert turned.finding.mean == pytest.approx(-cost.mean)
@@ -126,12 +126,12 @@ def test_the_baseline_is_that_of_params_yaml_or_the_first() -> None:
     home = {"online.runs.grpo.algorithm": "cispo"}
     found = planned(study(), ["algorithm"], home=home)
     assert [one.against for one in found.questions] == ["cispo", "cispo"]
-    assert found.notes[0] == "baseline of algorithm: cispo, the level of params.yaml (--against chooses another)"
+    assert found.notes[0] == "baseline of algorithm: cispo (the level of params.yaml; --against chooses another)"
     found = planned(study(), ["algorithm"], home={"online.runs.grpo.algorithm": "gspo"})
-    assert found.notes[0] == "baseline of algorithm: grpo, the first one (--against chooses another)"
+    assert found.notes[0] == "baseline of algorithm: grpo (the level of the first training; --against chooses another)"
     bare = replace(trained("grpo"), settings={"online.runs.grpo.seed": "1"})
     found = planned([trained("cispo"), bare], ["algorithm"])
-    assert found.notes[0] == "baseline of algorithm: default, the run's default (--against chooses another)"
+    assert found.notes[0] == "baseline of algorithm: default (the default of the run; --against chooses another)"
 
 
 @pytest.mark.parametrize(
@@ -213,6 +213,6 @@ def test_seeds_that_act_alike_in_all_other_settings_are_the_replicates_and_it_sa
     found = planned(alike, ["algorithm", "kl"], ["grpo"])
     assert [(one.replicates, one.verdict) for one in found.questions[:1]] == [("seeds", "cannot tell")]
     assert any(
-        note.startswith("algorithm: a seed changes its difference in the same way in all other settings. So the")
+        note.startswith("algorithm: in all other settings, the difference depends on the seed in the same way. So the")
         for note in found.notes
     )

@@ -26,7 +26,7 @@ def test_one_line_for_each_question() -> None:
     assert lines[0] == "score on the same 120 held-out prompts, 24 trainings" and lines[-3] == "note: a note"
     assert lines[-1] == (
         "kl 0.04 minus kl none: kl none is better. cispo minus grpo: cispo is better (1 seed). "
-        "Cannot tell: lr 1 minus lr 2. One seed does not judge a setting. "
+        "No answer to 'lr 1 minus lr 2': no seed is on both sides. One seed does not judge a setting. "
         "More seeds make the answers clearer (docs/results.md)."
     )
     rows = {line.split("  ")[0]: line.split() for line in lines if " minus " in line}

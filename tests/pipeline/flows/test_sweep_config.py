@@ -24,7 +24,7 @@ from flows.sweep_config import (
     checked_sweep_name,
     described,
     main,
-    nested,
+    placed,
     read_sweep,
     trials,
 )
@@ -110,7 +110,13 @@ def test_names_say_the_settings() -> None:
 
 
 def test_keys() -> None:
-    assert nested("a.b.c", 1) == {"a": {"b": {"c": 1}}} and nested("a", {"b": 1}) == {"a": {"b": 1}}
+    assert placed({}, "a.b.c", 1) == {"a": {"b": {"c": 1}}} and placed({"a": 2, "d": 3}, "a", {}) == {"a": {}, "d": 3}
+    reward = {"a": {"reward": {"correct": 1, "format": 0.2}, "kl": 0}}
+    assert placed(reward, "a.reward", {"correct": 2}) == {"a": {"reward": {"correct": 2}, "kl": 0}}, "set, not merged"
+    assert placed(reward, "a.reward.correct", 2) == {"a": {"reward": {"correct": 2, "format": 0.2}, "kl": 0}}
+    assert reward == {"a": {"reward": {"correct": 1, "format": 0.2}, "kl": 0}}
+    with pytest.raises(ParamsError, match="Write it without"):
+        _check_key(f"+{LR}", {})
     assert _section(LR) == "online.runs.grpo" and _section("evaluate.settings.samples") == "evaluate.settings"
     params = {"online": {"runs": {"grpo": {}}}}
     for key in (LR, "evaluate.settings.samples", "seed"):

@@ -94,7 +94,7 @@ def test_a_stage_whose_outputs_are_not_on_this_machine_is_left_to_the_run_cache(
         ),
         ({"online.runs.a.task": "sums"}, '    a: {reward: {"mine:f": 1.0}, lr: 1e-3, task: sums} # a comment'),
         (
-            {"online.runs.a.reward": {"b": ["c:d"]}},
+            {"online.runs.a.reward": {"mine:f": 1.0, "b": ["c:d"]}},
             '    a: {reward: {"mine:f": 1.0, b: ["c:d"]}, lr: 1e-3} # a comment',
         ),
     ],

@@ -173,13 +173,18 @@ def _default_rate(group: str, run: str) -> str:
         return "decided by the run's kind, its model's size and its adapter when it starts"
 
 
+def _is_given(key: str, name: str) -> bool:
+    """Tell whether a written key gives a setting. A short form gives one: `reward.correct: 1.0` gives the weight."""
+    return key == name or name.startswith(f"{key}.") or key in (f"{name}.weight", f"{name}.type")
+
+
 def effective(group: str, run: str) -> str:
     """Return a line for each setting, with a star if params.yaml sets it."""
     settings = load_settings(group, run).model_dump(mode="json")
     given = flattened(at(read(), f"{group}.{run}") or {})
     lines = [f"{group}.{run}   (* given in params.yaml; the others are defaults)"]
-    for key, value in flattened(settings).items():
-        is_given = key in given or any(key.startswith(f"{name}.") or name.startswith(f"{key}.") for name in given)
+    for key, value in ((key.replace(".options.", "."), value) for key, value in flattened(settings).items()):
+        is_given = any(_is_given(key, name) for name in given)
         source = f"   ({_default_rate(group, run)})" if key == "optimizer.lr" and value == "null" else ""
         lines.append(f"{'*' if is_given else ' '} {key}: {value}{source}")
     return "\n".join(lines)
