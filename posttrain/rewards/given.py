@@ -51,7 +51,7 @@ def _term(name: str, value: Any) -> WeightedReward:
     if isinstance(weight, bool) or not isinstance(weight, int | float):
         fix = f'Give a number: {{"{name}": (function, 1.0)}}'
         raise ParamsError(what=f"its weight is {excerpt(weight, 40)}", where=f"reward.{name}", fix=fix)
-    if not (callable(function) or isinstance(value, Reward | WeightedReward | int | float | Mapping)):
+    if not (callable(function) or isinstance(function, Reward | WeightedReward | int | float | Mapping)):
         what = f"it is {excerpt(value, 40)}"
         raise ParamsError(what=what, where=f"reward.{name}", fix="Give a function, (function, weight), or a weight")
     if isinstance(function, Reward):

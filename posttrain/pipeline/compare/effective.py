@@ -39,19 +39,18 @@ class _Run:
             return tuple(meant.items())
         return "as written", tuple(ours.items())  # a class that keeps this setting in another form
 
-    def text(self, top: str, like: Flat) -> Flat:
-        """Return the text of a key here. `like`: its text in a run where it means the same; empty without one."""
-        if like:
-            return like
-        default = self.effective.get(top, "null")
-        return {} if default == "null" else {top: default}
+    @property
+    def algorithm(self) -> str | None:
+        """Its algorithm, which decides its defaults."""
+        return self.effective.get("algorithm")
 
 
 class _Texts:
     """The texts of one key: one for each meaning, and never the text that has another meaning in the same algorithm.
 
     `kl: {beta: 0.02}` is in the loss of `grpo` and in the reward of `rloo`. Written alike, both are one level. But
-    `rloo` with the KL of `grpo` written out must not get the text of its own default.
+    `rloo` with the KL of `grpo` written out must not get the text of its own default. If algorithms with different
+    defaults leave a key out, all of them have its default: it does not vary with the algorithm.
     """
 
     def __init__(self, runs: Sequence[_Run], top: str) -> None:
@@ -59,20 +58,26 @@ class _Texts:
         self._anywhere: dict[Any, Flat] = {}
         self._of_algorithm: dict[Any, Flat] = {}
         self._taken: dict[Any, Any] = {}
+        self._left_out: dict[str | None, Any] = {}
         for run in runs:
+            algorithm, meaning = run.algorithm, run.meaning(top)
             if text := _below(top, run.written):
-                algorithm, meaning = run.effective.get("algorithm"), run.meaning(top)
                 self._anywhere.setdefault(meaning, text)
                 self._of_algorithm.setdefault((algorithm, meaning), text)
                 self._taken.setdefault((algorithm, tuple(text.items())), meaning)
+            else:
+                self._left_out[algorithm] = meaning
 
     def of(self, run: _Run) -> Flat:
-        """Return the text of a run's meaning; empty if no run writes it."""
-        algorithm, meaning = run.effective.get("algorithm"), run.meaning(self._top)
+        """Return the text of the key in a run; empty for a default that no run writes out."""
+        algorithm, meaning = run.algorithm, run.meaning(self._top)
+        if len(set(self._left_out.values())) > 1 and self._left_out.get(algorithm) == meaning:
+            return {}
         text = self._anywhere.get(meaning, {})
-        if self._taken.get((algorithm, tuple(text.items())), meaning) == meaning:
-            return text
-        return self._of_algorithm.get((algorithm, meaning), {})
+        if self._taken.get((algorithm, tuple(text.items())), meaning) != meaning:
+            text = self._of_algorithm.get((algorithm, meaning), {})
+        default = run.effective.get(self._top, "null")
+        return text or ({} if default == "null" else {self._top: default})
 
 
 def same_texts(documents: Sequence[Settings], sections: Collection[str] = ()) -> list[Flat]:
@@ -90,7 +95,7 @@ def same_texts(documents: Sequence[Settings], sections: Collection[str] = ()) ->
         for top in _tops(run.written for run in runs):
             texts = _Texts(runs, top)
             for run in runs:
-                text = run.text(top, texts.of(run))
+                text = texts.of(run)
                 replaced[run.index][f"{run.section}.{top}"] = {f"{run.section}.{key}": of for key, of in text.items()}
     return [_replaced(flat, new) for flat, new in zip(flats, replaced, strict=True)]
 

@@ -44,8 +44,13 @@ def test_a_function_has_its_own_name_and_weight_1() -> None:
 
 
 def test_a_mapping_has_weights_settings_and_rewards() -> None:
-    found = terms_given({"own": (short, 0.5), "format": 0.2, "long": {"type": "length", "target": 3}, "each": plain})
-    assert {name: term.weight for name, term in found.items()} == {"own": 0.5, "format": 0.2, "long": 1.0, "each": 1.0}
+    found = terms_given({
+        "own": (short, 0.5), "format": 0.2, "long": {"type": "length", "target": 3}, "each": plain,
+        "half": (plain, 0.5),
+    })  # fmt: skip
+    assert {name: term.weight for name, term in found.items()} == {
+        "own": 0.5, "format": 0.2, "long": 1.0, "each": 1.0, "half": 0.5,
+    }  # fmt: skip
     assert isinstance(found["format"].options, NumericOptions) and found["long"].reward is of_length
     assert found["each"].reward.isolated is False and scores(found["each"].reward, NoOptions(), "abc") == [3]
 

@@ -98,7 +98,7 @@ def test_rollouts_can_be_read_with_polars_alone(smoke_workspace: Path) -> None:
     assert "hardest prompts" in done.stdout and "correct" in done.stdout and "groups without" in done.stdout
     rows = pl.read_parquet(f"{folder}/*.parquet")
     means = rows.group_by("round", maintain_order=True).agg(pl.col("reward").mean())["reward"]
-    assert f"{means[0]:.6f}"[:6] in done.stdout  # polars shows six digits
+    assert f"{means[0]:.6f}".rstrip("0")[:6] in done.stdout  # polars shows six digits, without zeros at the end
 
 
 @pytest.mark.parametrize("name", NAMES)

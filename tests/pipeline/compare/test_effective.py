@@ -84,6 +84,22 @@ def test_what_means_the_same_in_another_algorithm_does_not_hide_a_level() -> Non
     assert kl.level(alone[3]) == kl.level(alone[1]), "where no rloo has its own, the same meaning is one level"
 
 
+def test_a_default_that_one_run_writes_out_does_not_vary_with_the_algorithm() -> None:
+    """Else the question about the algorithm would have no answer: both would vary together."""
+    given = (
+        {},
+        {"advantage": "group_zscore"},
+        {"algorithm": "rloo"},
+        {"algorithm": "rloo", "advantage": "group_zscore"},
+    )
+    flats = same_texts([document(**own) for own in given])
+    found = {one.short: [one.text(one.level(flat)) for flat in flats] for one in factors(flats)}
+    assert found == {
+        "algorithm": ["grpo", "grpo", "rloo", "rloo"],
+        "advantage": ["default", "default", "default", "group_zscore"],
+    }
+
+
 def test_the_top_level_seed_is_the_seed_of_a_run_that_has_none() -> None:
     flats = same_texts([{"seed": 7, **document()}, {"seed": 3, **document(seed=7)}])
     assert [flat["online.runs.grpo.seed"] for flat in flats] == ["7", "7"]

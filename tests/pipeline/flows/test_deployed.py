@@ -135,8 +135,8 @@ def test_a_sweep_is_a_deployment_with_its_page(small: Project, tmp_path: Path) -
         assert "Best on the held-out prompts: beta 0.02." in artifact(small, run, "comparison")["data"]
         page = (small.root / ".sweeps/kl.html").read_text()
         assert {"kl.beta", "seeds"} <= {*re.findall(r"<th[^>]*>([^<]*)<", page)}
-        (made,) = small.api("deployments/filter", **asked(small, "weekly"))
-        assert made["parameter_openapi_schema"]["properties"]["jobs"]["anyOf"][0]["minimum"] == 1
+        refused = run_now(small, "weekly", log, jobs=0)
+        assert refused["state_type"] == "FAILED" and "jobs = 0: at least 1 must run" in refused["state"]["message"]
         more = run_now(small, "weekly", log, seeds=[1, 2, 3])
         assert "have run: 2" in more["state"]["message"], "those of the third seed"
         (small.root / "params.yaml").write_text((small.root / "params.yaml").read_text() + "# changed\n")

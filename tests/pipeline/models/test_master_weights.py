@@ -311,8 +311,8 @@ def test_the_best_weights_of_a_watched_run_are_masters(folder: Path) -> None:
 @pytest.mark.slow
 def test_functions_leave_the_users_model_in_float32(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trained by masters, the reference as it was; a callback may sample in between."""
-    for module in ("model", "train"):
-        monkeypatch.setattr(f"posttrain.api.{module}.Runtime", lambda _: BF16)
+    for module in ("api.model", "train.loop"):
+        monkeypatch.setattr(f"posttrain.{module}.Runtime", lambda _: BF16)
     model, tokenizer = posttrain.load_model(folder)
     reference, start = copy.deepcopy(model), copy.deepcopy(model)
     drawn = []
