@@ -122,7 +122,7 @@ def merge_into(model: Any, config: Mapping[str, Any], tensors: Mapping[str, Tens
 
 def check_base(base: Base, where: Path, manifest: str) -> None:
     """Reject an adapter whose frozen model is missing or different."""
-    if not (base.folder / "config.json").is_file():
+    if not config_file(base.folder).is_file():  # the base may be an adapter
         fix = HOST.fix("base missing", "Put it there again").format(base=base.folder.as_posix())
         what = f"its base {base.folder.as_posix()} is missing"
         raise ModelError(what=what, where=str(where), fix=fix)

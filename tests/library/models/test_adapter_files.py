@@ -95,3 +95,5 @@ def test_the_frozen_model(tmp_path: Path) -> None:
         check_base(Base(tmp_path / "none", first, "whole"), tmp_path, "manifest.json")
     (tmp_path / "manifest.json").write_text("m")
     assert base_digest(tmp_path, "manifest.json") != base_digest(tmp_path, "other.json")
+    (tmp_path / "config.json").rename(tmp_path / ADAPTED_CONFIG)  # the frozen model is an adapter itself
+    check_base(Base(tmp_path, base_digest(tmp_path, "manifest.json"), "whole"), tmp_path, "manifest.json")
