@@ -141,7 +141,8 @@ def _damaged(file: Path, what: str) -> TableError:
 
 
 def _rejection(frame: pl.DataFrame, kind: Kind, file: Path, failures: list[Failure]) -> TableError:
-    rejected, place = rejected_rows(frame, failures), rejected_path(file)
+    named = {"reason": "own_reason"} if "reason" in COLUMNS[kind] else {}  # the file adds a column `reason`
+    rejected, place = rejected_rows(frame.rename(named), failures), rejected_path(file)
     total, lines = sum(len(failure.rows) for failure in failures), failure_lines(frame, failures)
     more = [f"and {total - len(lines):,} more"] if total > len(lines) else []
     count = f"{total:,} failure{'s' * (total > 1)} in {rejected.height:,} of {frame.height:,} rows"

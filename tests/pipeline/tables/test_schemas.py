@@ -157,6 +157,37 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ("training_rollouts", "reward", {"reward": NAN}, "must be finite, or missing"),
     ("training_rollouts", "outcome", {"outcome": INF}, "must be finite, or missing"),
     ("training_rollouts", "advantage", {"advantage": NAN}, "must be finite, or missing"),
+    ("completions", "prompt_id", {"prompt_id": " "}, "must not be blank"),
+    ("completions", "sample", {"sample": 1}, "samples of one (prompt_id, greedy) must be numbered 0..n-1"),
+    ("completions", "prompt_ids", {"prompt_ids": []}, "must have a token"),
+    ("completions", "prompt_ids", {"prompt_ids": [-1]}, "each must be a token id >= 0"),
+    (
+        "completions",
+        "completion_ids",
+        {"completion_ids": [], "mask": [], "logps": []},
+        "must have a token; keep the stop token",
+    ),
+    ("completions", "completion_ids", {"completion_ids": [1, -1, 2]}, "each must be a token id >= 0"),
+    ("completions", "mask", {"mask": [True], "logps": [-1.0]}, "must be as long as completion_ids"),
+    (
+        "completions",
+        "mask",
+        {"mask": [True, True, False], "logps": [-0.5, -1.25]},
+        "must begin and end with a sampled token",
+    ),
+    ("completions", "logps", {"logps": [-1.0]}, "must have one number for each token of the mask"),
+    ("completions", "logps", {"logps": [-1.0, NAN, -1.0]}, "each must be finite"),
+    ("completions", "logps", {"logps": [-1.0, 0.25, -1.0]}, "each must be <= 0"),
+    ("completions", "turns", {"turns": "{}"}, "must be a JSON list of objects; write [] if it is empty"),
+    ("completions", "finish", {"finish": "ended"}, "must be one of stop, length, turns, timeout, error; rename it"),
+    ("completions", "info", {"info": ""}, "must be a JSON object"),
+    ("completions", "gain", {"gain": NAN}, "must be finite, or missing"),
+    ("regraded", "rollout", {"rollout": " "}, "must not be blank"),
+    ("regraded", "prompt_id", {"prompt_id": " "}, "must not be blank"),
+    ("regraded", "before", {"before": INF}, "must be finite, or missing"),
+    ("regraded", "reward", {"reward": NAN}, "must be finite, or missing where the status is a failure"),
+    ("regraded", "reward", {"reward": None}, "must be finite, or missing where the status is a failure"),
+    ("regraded", "status", {"status": "wrong"}, "must be one of ok, unparseable, timeout, error, infrastructure"),
     ("matches", "prompt_id", {"prompt_id": " "}, "must not be blank"),
     ("matches", "second", {"second": "sft"}, "must differ from first"),
     ("matches", "win", {"win": 0.25}, "must be 0, 0.5 or 1"),
@@ -176,7 +207,8 @@ def test_a_broken_rule_is_reported_with_row_value_and_fix(
     assert message.endswith(str(rejected_path(tmp_path / f"{kind}.parquet")))
     assert max(len(line) for line in message.splitlines()[1:]) < 400
     rejected = pl.read_parquet(rejected_path(tmp_path / f"{kind}.parquet"))
-    assert rejected.columns == ["row", "reason", *table_of(kind, {2: change}).columns]
+    own = ["own_reason" if name == "reason" else name for name in table_of(kind, {2: change}).columns]
+    assert rejected.columns == ["row", "reason", *own]
     assert 2 in rejected["row"]
 
 
