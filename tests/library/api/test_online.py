@@ -192,8 +192,8 @@ def test_a_sampler_of_ones_own_samples(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_reward_that_fails_ends_the_run_with_its_name(folder: Path) -> None:
-    with pytest.raises(RewardError, match="ZeroDivisionError"):
-        trained(folder, reward=lambda rollouts: [1 / 0 for _ in rollouts])
+    with pytest.raises(RewardError, match=r"'broken'.*ZeroDivisionError"):
+        trained(folder, reward={"broken": lambda rollouts: [1 / 0 for _ in rollouts]})
 
     def one_fails(rollouts: Sequence[Rollout]) -> list[Any]:
         return [Score(0.0, "error", "no") if nth == 0 else 0.5 for nth, _ in enumerate(rollouts)]

@@ -230,7 +230,8 @@ def test_a_place_is_not_followed_into_leftovers_of_removed_runs(
     node = explain("mine.jsonl:1")[0]
     after = {part.title: part.facts for part in node.parts}
     assert "evaluate@dpo" in node.facts["not followed"]
-    assert before["runs that it reached"].keys() - after["runs that it reached"].keys() == {"evaluate@dpo"}
+    lost = before["runs that it reached"].keys() - after["runs that it reached"].keys()
+    assert lost == {"completions@dpo", "evaluate@dpo"}
     assert before["evaluated rows"].keys() - after["evaluated rows"].keys() == {"results/dpo/rollouts.parquet"}
     Path("params.yaml").write_text(settings.replace("    two_step:", "    three_step:", 1))
     node = explain("mine.jsonl:1")[0]
@@ -253,7 +254,8 @@ def test_a_poisoned_line_is_followed_to_the_models_and_figures(tmp_path: Path, m
     place = f"my/data/demonstrations.jsonl:{LINE}"
     parts = {one.title: one.facts for one in explain(place)[0].parts}
     assert list(parts["tables"]) == ["data/mine/chat.parquet"]
-    assert set(parts["runs that it reached"]) == {"data_files@mine", "sft@main", "evaluate@sft", "report"}
+    reached_runs = {"data_files@mine", "sft@main", "completions@sft", "evaluate@sft", "report"}
+    assert set(parts["runs that it reached"]) == reached_runs
     assert list(parts["models"]) == ["models/sft/main"]
     owners = {name.rpartition(".")[0] for name in parts["figures"]}
     assert owners >= {"sft", "sft/main"} and "start" not in owners and "evaluated rows" not in parts

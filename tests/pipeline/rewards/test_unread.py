@@ -15,7 +15,7 @@ from posttrain.errors import DataError, RewardError, TableError
 from posttrain.pipeline.tables.prepare import prepare
 from posttrain.pipeline.tables.sources import file_tables
 from posttrain.pipeline.tables.store import write_table
-from stages import data_samples, evaluate
+from stages import completions, data_samples, evaluate
 from stages import online as online_stage
 from tests.library.models.tiny import tiny_folder
 
@@ -68,6 +68,7 @@ def measured(**settings: Any) -> dict[str, float]:
     chosen = {"data": DATA, "reference": "none", "reward_model": "none", "sampling": SAMPLING, "samples": 2}
     chosen |= {"reward": {"correct": {"after": "####"}}, **settings}
     Path("params.yaml").write_text(json.dumps({"evaluate": {"settings": chosen, "policies": {"sft": "sft/main"}}}))
+    completions.main("sft")
     evaluate.main("sft")
     found: dict[str, float] = json.loads(Path("results/sft/metrics.json").read_text())
     return found
@@ -101,7 +102,7 @@ def test_an_evaluation_says_that_no_answer_was_read_and_measures_0(
     assert metrics["parsed"] == 0 and metrics["score"] == 0
     assert "evaluate@sft: no completion has an answer that can be read and compared" in printed
     assert json.loads(Path("results/sft/headline.json").read_text()) == {"sft": 0.0} and "judged" not in metrics
-    assert "evaluate: 7 prompts are all there are in split 'test' (evaluate.settings.prompts: 50)" in printed
+    assert "completions@sft: 7 prompts are all there are in split 'test' (evaluate.settings.prompts: 50)" in printed
     assert "21/21 completions" in printed, "two samples and a greedy one of each prompt"
     assert "sft: pass@1 0.000 [0.000, " in out and "(no completion has an answer that can be read" in out
 
@@ -110,8 +111,8 @@ def test_an_evaluation_says_that_no_answer_was_read_and_measures_0(
 def test_an_evaluation_leaves_out_prompts_whose_answer_cannot_be_read(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prompts("B", "7", "", "8")
-    measured(prompts=2)
+    prompts("B", "7", "", "8", "9")
+    measured(prompts=4)  # it samples these four, also those that cannot be read
     printed = capsys.readouterr().err
     assert "cannot read 2 of 4 answers, the first is 'B'" in printed and "all there are" not in printed
     answers = pl.read_parquet(folder / "results/sft/rollouts.parquet")["answer"]
@@ -174,13 +175,13 @@ def test_a_score_of_ones_own_need_not_be_an_outcome(folder: Path, capsys: pytest
 @pytest.mark.slow
 def test_answers_that_cannot_be_read_stop_each_stage_before_it_works(folder: Path) -> None:
     prompts("B", "C", "D")
-    for stage in (measured, sampled_pairs, online):
+    for stage in (measured, sampled_pairs, online):  # an evaluation samples first, and stops before it scores
         with pytest.raises(
             DataError,
             match=r"data/mine/prompts.parquet: reward 'correct' cannot read . of . answers.*'B' \(a",
         ):
             stage()
-    assert sorted(path.name for path in folder.iterdir()) == ["data", "models", "params.yaml"]
+    assert sorted(path.name for path in folder.iterdir()) == ["completions", "data", "models", "params.yaml"]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -165,4 +166,5 @@ def test_the_recipe_with_a_small_stand_in(tmp_path: Path) -> None:
     figures = json.loads((workspace / "results/grpo1/metrics.json").read_text(encoding="utf-8"))
     assert 0 <= figures["score"] <= figures["instructions_followed"] <= 1
     compared = run(workspace, "python", "-m", "posttrain", "compare").stdout
-    assert "sft1 + sft2" in compared and "base" in compared
+    settings = dict(re.findall(r"^(\w+) +(\d+) +\d\.\d+ ", compared, re.MULTILINE))
+    assert settings["sft"] == "2" and settings["base"] == "1", "the two seeds are one setting"

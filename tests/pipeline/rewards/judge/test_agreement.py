@@ -125,7 +125,7 @@ def test_what_the_judge_cannot_say_is_left_out(project: Path, endpoint: Endpoint
     params.write_text(params.read_text().replace("retries: 0", "retries: 0, concurrency: 1"))
     found = judge_agreement("mine/feedback", "online.runs.a.reward.judge", "correct", 200, 0.5)
     assert "on 19 rows" in found and "left out: 1 (infrastructure: HTTP 500" in found
-    assert "left out: 1 (unparseable: the judge gave no verdict" in found
+    assert "left out: 1 (error: the judge gave no verdict" in found
     params.write_text(params.read_text().replace("retries: 0", "retries: 0, cache: false"))
     endpoint.does(then="500")
     with pytest.raises(DataError, match=r"no verdict \(21 times infrastructure: HTTP 500"):

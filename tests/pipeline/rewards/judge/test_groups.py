@@ -94,7 +94,7 @@ def test_a_malformed_reply_is_asked_about_once_more(endpoint: Endpoint) -> None:
     assert second["body"]["messages"][2]["content"].startswith("End your reply with 2 lines: from 1: N to 2: N")
     endpoint.does("say 1: 7", "say 1: 7\n2: 8\n3: 9", then="rule")
     scores = judge(said("good one", "bad one", "bad one"))
-    assert {one.status for one in scores} == {"unparseable"} and len(endpoint.log) == 2
+    assert {one.status for one in scores} == {"error"} and len(endpoint.log) == 2
     assert "gave no verdict" in scores[0].reason
     assert values(judge(said("good one", "bad one"))) == pytest.approx([8 / 9, 1 / 9]), "nonsense is not remembered"
 

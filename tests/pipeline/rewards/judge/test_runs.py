@@ -77,7 +77,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def write_params(url: str, model: str, more: str = "cache: true") -> None:
+def write_params(url: str, model: str, more: str = "cache: true, truncated: score") -> None:
     Path("params.yaml").write_text(PARAMS.format(url=url, model=model, more=more))
 
 
@@ -102,6 +102,8 @@ def test_a_model_of_ours_judges_an_evaluation(
     served = serve(model)
     monkeypatch.setenv("JUDGE_KEY", served.key)
     write_params(served.url, str(model))
+    sampled = ran("completions", "tiny")
+    assert sampled.returncode == 0, sampled.stderr
     first = ran("evaluate", "tiny")
     assert first.returncode == 0, first.stderr
     assert set(judged(project / "results/tiny/rollouts.parquet")) == {(6 / 9, "ok")}
@@ -117,7 +119,8 @@ def test_a_model_of_ours_judges_an_evaluation(
     assert (project / "results/tiny/rollouts.parquet").read_bytes() == before
     assert json.loads((project / "results/tiny/metrics.json").read_text()) == figures
     written = [one for one in tmp_path.rglob("*") if one.is_file() and served.key.encode() in one.read_bytes()]
-    assert not written and served.key not in first.stdout + first.stderr + again.stdout + again.stderr
+    assert not written
+    assert not [one for one in (sampled, first, again) if served.key in one.stdout + one.stderr]
 
 
 @pytest.mark.slow
@@ -130,7 +133,9 @@ def test_a_judge_of_ours_that_gives_no_verdict_stops_the_run(
     write_params(served.url, str(model))
     done = ran("online", "judged")
     assert done.returncode == 1
-    assert "none of 64 completions could be scored by 'judge': the judge gave no verdict, its reply" in done.stderr
+    assert "64 of 64 completions could not be scored; the first failed in reward 'judge'" in done.stderr
+    assert "(error: the judge gave no verdict; its reply ends with 'It is so'" in done.stderr
+    assert "Nothing is left to train on or to measure, whatever max_failed is" in done.stderr
     assert served.end() == 0 and "Traceback" not in served.output
 
 
@@ -138,7 +143,7 @@ def test_a_judge_of_ours_that_gives_no_verdict_stops_the_run(
 def test_a_faulty_judge_costs_no_score_and_its_key_is_written_nowhere(
     project: Path, tmp_path: Path, endpoint: Endpoint
 ) -> None:
-    write_params(endpoint.url, "m", 'prompt: "custom/judge.txt", scale: [1, 5], concurrency: 1')
+    write_params(endpoint.url, "m", 'prompt: "custom/judge.txt", scale: [1, 5], concurrency: 1, truncated: score')
     endpoint.does("say Verdict: 5", "hang up", "say Verdict: 1", *["500"] * 2, "empty", then="say Verdict: 3")
     trained = ran("online", "judged")
     assert trained.returncode == 0, trained.stderr
@@ -148,12 +153,14 @@ def test_a_faulty_judge_costs_no_score_and_its_key_is_written_nowhere(
     assert all(one["headers"]["Authorization"] == f"Bearer {SECRET}" for one in endpoint.log)
     endpoint.does(then="leak")
     Path("params.yaml").write_text(Path("params.yaml").read_text().replace("concurrency: 1", "cache: false"))
+    sampled = ran("completions", "tiny")
+    assert sampled.returncode == 0, sampled.stderr
     refused = ran("evaluate", "tiny")
     assert refused.returncode == 1 and "HTTP 401. Put a valid key into $JUDGE_KEY" in refused.stderr
     files = [one for one in tmp_path.rglob("*") if one.is_file()]
     assert len(files) > 20 and any(one.suffix == ".log" for one in files)
     assert not [one for one in files if SECRET.encode() in one.read_bytes()]
-    assert SECRET not in trained.stdout + trained.stderr + refused.stdout + refused.stderr
+    assert not [one for one in (trained, sampled, refused) if SECRET in one.stdout + one.stderr]
 
 
 @pytest.mark.slow
