@@ -121,11 +121,11 @@ def _place(settings: Any, key: str, value: Any) -> None:
 
 
 def _quoted(value: Any) -> Any:
-    """Return a value whose texts are quoted where a YAML reader may need it."""
+    """Return a value whose texts and keys are quoted where a YAML reader may need it."""
     from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
     if isinstance(value, Mapping):
-        return {key: _quoted(inner) for key, inner in value.items()}
+        return {_quoted(key): _quoted(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_quoted(inner) for inner in value]
     return DoubleQuotedScalarString(value) if isinstance(value, str) and not _PLAIN.fullmatch(value) else value

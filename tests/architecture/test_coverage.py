@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from docs.make.coverage import ITEMS, PAGE, page
-from flows.sweep_config import nested
+from flows.sweep_config import placed
 from posttrain.pipeline.checks.params_schema import check_params
 from posttrain.pipeline.commands.params.describe import FAMILIES
 from posttrain.settings.plain import merge
@@ -132,7 +132,7 @@ def test_what_the_page_says_passes_the_check(what: str, tmp_path: Path, monkeypa
         assert " runs are right" in check_params()
     settings: dict[str, Any] = {"format": 2, **BASE}
     for key, run in SETTINGS.get(what, {}).items():
-        settings = merge(settings, nested(key, run))
+        settings = merge(settings, placed({}, key, run))
     Path("params.yaml").write_text(json.dumps(settings), encoding="utf-8")
     assert " runs are right" in check_params()
 
