@@ -110,6 +110,7 @@ _HERE: Final[Mapping[str, tuple[str, str]]] = {
     "use_peft": ("adapter", "true is {type: lora}"),
     "use_rslora": ("adapter.rslora", ""),
     "use_vllm": ("rollout.engine", "true is vllm"),
+    "vllm_enable_sleep_mode": ("rollout.engine_args", "sleep"),
     "vllm_gpu_memory_utilization": ("rollout.engine_args", "gpu_memory_utilization"),
     "vllm_importance_sampling_cap": ("correction.high", ""),
     "vllm_importance_sampling_clip_max": ("correction.high", ""),
@@ -139,7 +140,7 @@ NONE: Final[Mapping[str, str]] = {
     "teacher_model_init_kwargs attn_implementation use_cache teacher_tokenizer_name_or_path",
     "base.hub names a model's revision": "model_revision teacher_model_revision",
     "code of a model's repository never runs": "trust_remote_code",
-    "dropout is off": "disable_dropout neftune_noise_alpha",
+    "dropout is off in runs with samples or a reference": "disable_dropout neftune_noise_alpha",
     "cross-entropy is not smoothed": "label_smoothing_factor",
     "batches are cut by micro_tokens": "per_device_eval_batch_size eval_accumulation_steps precompute_ref_batch_size "
     "batch_eval_metrics eval_do_concat_batches eval_use_gather_object",
@@ -165,7 +166,7 @@ NONE: Final[Mapping[str, str]] = {
     "cache_implementation vllm_structured_outputs_regex max_tool_calling_iterations",
     "`truncated` of the rewards `model`, `endpoint` and `judge` bounds the score": "missing_eos_penalty",
     "prompts are never cut": "max_prompt_length",
-    "the engine is started and fed by the run": "vllm_enable_sleep_mode vllm_group_port vllm_model_impl vllm_mode "
+    "the engine is started and fed by the run": "vllm_group_port vllm_model_impl vllm_mode "
     "vllm_server_base_url vllm_server_host vllm_server_port "
     "vllm_server_timeout vllm_sync_frequency use_transformers_paged use_transformers_continuous_batching "
     "transformers_continuous_batching_config",
