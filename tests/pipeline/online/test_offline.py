@@ -137,7 +137,8 @@ def test_a_held_out_score_rises_by_stored_rollouts_alone(
     settings["evaluate"]["policies"] = {"sft": "sft/main", "grpo": "online/grpo", "logged": "offline/logged"}
     YAML().dump(settings, workspace / "params.yaml")
     shutil.rmtree(workspace / "rollouts")
-    for stage in ("online grpo", "offline logged", *(f"evaluate {name}" for name in ("sft", "grpo", "logged"))):
+    measured = [f"{stage} {name}" for name in ("sft", "grpo", "logged") for stage in ("completions", "evaluate")]
+    for stage in ("online grpo", "offline logged", *measured):
         ended = stage_server.run(workspace, stage)
         assert ended.status == 0, ended.output
     score = {
