@@ -35,7 +35,8 @@ from .sweep_config import Trial
 from .sweep_start import Start
 
 _MESSAGE_LINES = 12
-_VARIES = re.compile(r"[0-9a-f]{4,}|\d+")
+_DIGEST = re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{5,}\b")
+"""A prompt's or a file's digest. Short numbers stay: HTTP 401 and HTTP 500 are not alike."""
 _LOGS = 3
 """The logs that a sweep's message names for each cause."""
 _SHARED = "with the same inputs. Wait until it has ended"
@@ -95,13 +96,13 @@ class Failure:
 
     @property
     def key(self) -> tuple[str, str]:
-        """A key that is equal for equal failures: digests and numbers may differ, such as those of a prompt."""
+        """A key that is equal for equal failures. The prompt that an error names may differ."""
         return self.stage, alike(self.error)
 
 
 def alike(error: str) -> str:
-    """Return an error's text without the digests and numbers that differ between equal failures."""
-    return _VARIES.sub("#", error)
+    """Return an error's text without digests, which differ between equal failures."""
+    return _DIGEST.sub("#", error)
 
 
 class SweepRunner:

@@ -118,7 +118,7 @@ def _is_other(file: str, facts: Belonging) -> bool:
 
 
 def _compared_keys(facts: Belonging, swept: Iterable[str], keys: Iterable[str]) -> set[str]:
-    """Return the keys of settings that the runs read, without those that the sweep varies."""
+    """Return the keys of settings that the runs read, except the keys that the sweep varies."""
     read = tuple(f"{key}." for key in facts.params) or ("",)
     apart = tuple(f"{key}." for key in swept)
     return {key for key in keys if f"{key}.".startswith(read) and not f"{key}.".startswith(apart)}

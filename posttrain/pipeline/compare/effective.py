@@ -83,8 +83,8 @@ class _Texts:
 def same_texts(documents: Sequence[Settings], sections: Collection[str] = ()) -> list[Flat]:
     """Return the flat settings of several files, with the same text for settings with the same effective values.
 
-    `sections`: sections with runs to compare with each other, besides those that differ between the files. A default
-    that only some runs write out gets its value in the others. Others' defaults are left out, as in the files.
+    `sections`: more sections with runs to compare with each other. Sections that differ between the files are compared
+    in any case. A default that one run writes out gets its text in the others; other defaults are left out.
     """
     flats = [flattened(document) for document in documents]
     wanted = {*sections, *_differing(documents)}

@@ -10,7 +10,7 @@ import pytest
 from flows.artifacts import Outcome
 from flows.orphan_guard import OrphanGuard
 from flows.sweep_config import Trial
-from flows.sweep_runner import Failure, StageTimes, SweepRunner, _failures
+from flows.sweep_runner import Failure, StageTimes, SweepRunner, _failures, alike
 from flows.sweep_start import Start
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ def test_a_failure_is_the_stage_and_its_first_error() -> None:
     failure("Running stage 'sft@main':")
     failure(SHARED)
     assert failure.is_shared is True
+
+
+def test_errors_that_name_another_prompt_are_alike_and_other_errors_are_not() -> None:
+    assert alike("prompt cbe88f01 failed") == alike("prompt 1fa35d22 failed") == "prompt # failed"
+    for one, other in (("HTTP 401", "HTTP 500"), ("no 'faced'", "no 'added'"), ("rank 4 of 8", "rank 3 of 8")):
+        assert alike(one) == one != alike(other)
 
 
 def test_an_alert_begins_with_the_cause_and_names_the_logs(runner: SweepRunner) -> None:
