@@ -6,6 +6,7 @@ Every failure is posted to the URL in POSTTRAIN_WEBHOOK. See docs/flows.md.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from posttrain.locks import hold
 from posttrain.measure.terminal import escaped
 from posttrain.measure.text_table import FoldedHelp
 from posttrain.pipeline.by_name import flows_package
+from posttrain.settings.params import nearest
 
 from . import arguments, data_watcher, deploy_parameters, environment, server
 from .graph import find_root
@@ -67,7 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         commands, "serve", "run the pipeline from this process: on a schedule or on new data", "--cron '0 3 * * *'"
     )
     pool = _add(commands, "pool", "run the pipeline on the workers of a work pool", "gpus --every 3600")
-    pool.add_argument("pool", metavar="POOL", help="the work pool; it is created if it is missing")
+    pool.add_argument("pool", metavar="POOL", help="the work pool; it is created if none has a similar name")
+    pool.add_argument("--new", action="store_true", help="create the pool even if another has a similar name")
     for command in (serve, pool):
         deploy_parameters.add_arguments(command)
         command.add_argument("--name", default="scheduled", help="the deployment's name; default: scheduled")
@@ -142,13 +145,13 @@ def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
     _need_server(home)
     arguments.check_schedule(options.cron, options.rrule)
     environment.require(what.parameters.get("env", {}))
+    _ensure_pool(options.pool, new=options.new)
     _say_notes(what, options)
     from prefect import Flow
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
 
     # A project of `posttrain init` has no flows/: its hosts import the package that they have installed.
     source: Any = Flow.from_source(source=str(root), entrypoint=f"{flows_package(root)}.deployed.{what.flow}")
-    _ensure_pool(options.pool)
     source.deploy(
         name=options.name,
         work_pool_name=options.pool,
@@ -266,17 +269,21 @@ def _enqueue() -> Any:
     return ConcurrencyLimitStrategy.ENQUEUE
 
 
-def _ensure_pool(name: str) -> None:
+def _ensure_pool(name: str, *, new: bool) -> None:
+    """Create a work pool if the server has none of this name. A name that is probably misspelt needs `new`."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectNotFound
 
     with get_client(sync_client=True) as client:
-        try:
+        with contextlib.suppress(ObjectNotFound):
             client.read_work_pool(name)
-        except ObjectNotFound:
-            client.create_work_pool(WorkPoolCreate(name=name, type="process"))
-            print(f"created the process work pool '{name}'")
+            return
+        if (near := nearest(name, [pool.name for pool in client.read_work_pools()])) and not new:
+            fix = f"Did you mean '{near}'? If not, `--new` creates '{name}'"
+            raise PipelineError(what=f"no work pool '{name}'", where="deploy pool", fix=fix)
+        client.create_work_pool(WorkPoolCreate(name=name, type="process"))
+    print(f"created the process work pool '{name}'")
 
 
 def _webhook_note() -> str:

@@ -107,10 +107,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", action="store_true", help="check everything, list the experiments, and run nothing")
 
 
-def _run(options: argparse.Namespace) -> int:
+def plan_data(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the plan of the sweep as data: its targets, and each experiment with its settings and its state."""
+    _, plan = _planned(options)
+    experiments = [
+        {
+            "name": trial.name,
+            "done": trial.name in plan.done,
+            "again": plan.again.get(trial.name),
+            "settings": dict(trial.overrides),
+        }
+        for trial in plan.planned
+    ]
+    return {"sweep": plan.name, "targets": [*plan.targets], "jobs": plan.jobs(options.jobs), "experiments": experiments}
+
+
+def _planned(options: argparse.Namespace) -> tuple[Path, Plan]:
     root = find_root(Path.cwd())
     os.chdir(root)
-    plan = plan_sweep(root, *named_sweep(options))
+    return root, plan_sweep(root, *named_sweep(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    root, plan = _planned(options)
     for trial in plan.planned if options.plan else []:
         why = f"  (again: {plan.again[trial.name]})" if trial.name in plan.again else ""
         print(f"{trial.name}  {'done' if trial.name in plan.done else 'to run'}  {described(trial)}{why}")

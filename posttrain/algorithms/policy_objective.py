@@ -260,13 +260,18 @@ class PolicyObjective:
 def explained_variance(step: Ragged) -> float:
     """Return 1 - Var(return - value) / Var(return) over a step's counted tokens, with the values of its start.
 
-    1: the critic knows the returns; 0: it does no better than their mean; below 0: worse. 0 if all returns are equal.
+    1: the critic knows the returns; 0: it does no better than their mean; below 0: worse, at the least -1000, where
+    rounding would decide the digits. 0 if all returns are equal. As sums of advantages and values, equal returns may
+    differ by rounding.
     """
     counted_N = step.tokens["token_mean_weight"] > 0
     return_N, value_N = (step.tokens[name][counted_N].double() for name in ("return", "old_value"))
-    if len(return_N) < FEWEST or float(spread := return_N.var(correction=0)) == 0.0:
+    if len(return_N) < FEWEST:
         return 0.0
-    return float(1 - (return_N - value_N).var(correction=0) / spread)
+    scale, spread = torch.cat([return_N, value_N]).abs().max(), return_N.var(correction=0)
+    if spread.sqrt() <= ROUNDING * scale:
+        return 0.0
+    return max(LEAST_EXPLAINED, float(1 - (return_N - value_N).var(correction=0) / spread))
 
 
 def _moments(name: str, values_N: Tensor, mean_N: Tensor) -> dict[str, Tensor]:
@@ -276,6 +281,9 @@ def _moments(name: str, values_N: Tensor, mean_N: Tensor) -> dict[str, Tensor]:
 
 FEWEST = 2
 """The fewest tokens that have a variance."""
+LEAST_EXPLAINED = -1000.0
+ROUNDING = 1e-5
+"""Returns whose standard deviation is at most this part of the largest number count as equal."""
 MAX_RELATIVE_ERROR = 0.2
 """The limit of the KL's relative error in one update of beta (Ziegler 2019)."""
 

@@ -72,7 +72,7 @@ def flow(name: str) -> ModuleType:
 def run_flow(module: ModuleType, arguments: Namespace) -> NoReturn:
     """Run a module of the flows with its arguments, and exit with its exit code."""
     if arguments.json:
-        fix = "Remove it: metrics/ and records/ contain the results as JSON"
+        fix = "Remove it: metrics/ and records/ contain the results as JSON, and `posttrain compare` has `--json`"
         raise ParamsError(what="a flow does not print JSON", where="--json", fix=fix)
     raise SystemExit(module.run(arguments))
 

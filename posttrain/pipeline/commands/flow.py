@@ -9,6 +9,7 @@ from posttrain.pipeline.by_name import flow, run_flow
 
 FLOW = flow("pipeline")
 EXAMPLE, add_arguments = FLOW.EXAMPLE, FLOW.add_arguments
+JSON = None
 
 
 def run(arguments: Namespace) -> NoReturn:

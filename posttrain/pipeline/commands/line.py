@@ -94,7 +94,7 @@ def parser(*names: str | None) -> ArgumentParser:
             command.epilog = f"example: posttrain {f'{name} {module.EXAMPLE}'.strip()}"
             module.add_arguments(command)
             command.set_defaults(json=False)
-            _add_json(command)
+            _add_json(command, getattr(module, "JSON", "print JSON instead of text"))
     return top
 
 
@@ -138,12 +138,12 @@ def add_action(actions: Any, command: str, name: str, does: str, example: str = 
     return action
 
 
-def _add_json(command: ArgumentParser) -> None:
-    """Add the option --json to a command and its actions."""
-    command.add_argument("--json", action="store_true", default=SUPPRESS, help="print JSON instead of text")
+def _add_json(command: ArgumentParser, does: str | None) -> None:
+    """Add the option --json to a command and its actions. `does`: its help; None hides it if it is rejected."""
+    command.add_argument("--json", action="store_true", default=SUPPRESS, help=does or SUPPRESS)
     for group in command._actions:
         for action in group.choices.values() if isinstance(group, _SubParsersAction) else ():
-            _add_json(action)
+            _add_json(action, does)
 
 
 def _chosen(top: ArgumentParser, words: Sequence[str]) -> ArgumentParser:

@@ -5,6 +5,7 @@ import argparse
 from posttrain.errors import ParamsError
 
 EXAMPLE = "sft main"
+JSON = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -205,7 +205,8 @@ SAMPLING: Final = (
         "Share of the variance of the returns that the critic's values explained before the step: "
         "1 - Var(return - value) / Var(return)",
         "higher",
-        "rises above 0, and often to 0.5 or more; a value below 0 is worse than a constant guess",
+        "rises above 0, and often to 0.5 or more; a value below 0 is worse than a constant guess, -1000 the least; "
+        "0 if all returns are equal",
         "train the critic first (`optimizer.critic_first`), or raise `optimizer.critic_lr`",
     ),
     Metric(("ptx_loss",), ONLINE, "Loss on pretraining text, with `ptx`", "lower", "rises by a few percent at most"),

@@ -102,6 +102,22 @@ def test_the_share_of_the_returns_that_the_critic_explains(values: tuple[float, 
     assert prepared.metrics["explained_variance"] == pytest.approx(explained)
 
 
+def test_returns_that_differ_only_by_rounding_have_no_variance_to_explain() -> None:
+    """Each return of GAE is advantage + value, so returns of 1 are 1 and 1 + 1e-16."""
+    ppo = objective("ppo", advantage={"type": "gae", "lam": 1.0, "value_clip": None}, kl="none")
+    given = step(old_value=t(-1.37, -7.53, -1.6), reward=t(1, 1))
+    returns_N = (prepared := ppo.prepare(given, ppo.initial_state())).step.tokens["return"]
+    assert 0 < float(returns_N.std()) < 1e-6
+    assert prepared.metrics["explained_variance"] == 0.0
+
+
+def test_a_critic_far_off_explains_minus_1000_at_the_least() -> None:
+    """Values of 0, 100 and -100 leave 30,000 times the variance of the returns 1, 0, 0. Rounding would decide."""
+    ppo = objective("ppo", advantage={"type": "outcome_value", "value_clip": None}, kl="none")
+    prepared = ppo.prepare(step(old_value=t(0, 100, -100)), ppo.initial_state())
+    assert prepared.metrics["explained_variance"] == -1000.0
+
+
 def test_text_adds_its_likelihood() -> None:
     ptx = objective("rloo", ptx=3.0, kl="none")
     rows = {"reward": t(1, 0, 0), "group": t(0, 0, 0), "truncated": t(0, 0, 0), "pretrain": torch.tensor([0, 0, 1])}

@@ -37,10 +37,30 @@ def said(
     return code, *capsys.readouterr()
 
 
-def test_every_command_and_action_takes_it() -> None:
+def test_every_command_and_action_takes_it_and_lists_it_where_it_prints_json() -> None:
     found = [one for one in commands(parser(*DOES)) if one.prog != "posttrain"]
     assert len(found) > len(DOES)
-    assert [one.prog for one in found if "--json" not in one.format_help()] == []
+    assert [one.prog for one in found if "--json" not in one._option_string_actions] == []
+    silent = {one.prog.split()[1] for one in found if "--json" not in one.format_help()}
+    assert silent == {"run", "flow", "server", "deploy", "workers"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "sft", "main"],
+        ["flow"],
+        ["server"],
+        ["deploy", "serve"],
+        ["workers"],
+        ["sweep", "kl", "-S", "online.runs.grpo.kl.beta=0.02,0.5"],
+    ],
+)
+def test_a_command_without_json_says_so_as_json(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = said([*words, "--json"], tmp_path, capsys, monkeypatch)
+    assert code == 1 and "does not print JSON" in json.loads(out)["error"]["what"]
 
 
 @pytest.mark.parametrize("words", [["show", "--json", "results"], ["show", "results", "--json"], ["show", "--json"]])

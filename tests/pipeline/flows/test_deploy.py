@@ -127,12 +127,19 @@ def test_sigterm_ends_the_run_pauses_the_schedule_and_leaves_no_other_run(projec
 def test_a_worker_of_a_pool_runs_it(project: Project, tmp_path: Path) -> None:
     name, log = tmp_path.name, tmp_path / "worker.log"
     pool = f"pool-{name}"
-    words = ["-P", "-m", "flows.deploy", "pool", pool, "prepare", "--name", name, "--cron", "* * * * *"]
+    words = ["-P", "-m", "flows.deploy", "pool", pool, "prepare", "--name", name, "--cron", "* * * * *", "--new"]
     done = subprocess.run([sys.executable, *words], cwd=project.root, env=project.env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"prefect worker start --pool {pool}" in done.stdout
     again = subprocess.run([sys.executable, *words], cwd=project.root, env=project.env, capture_output=True, text=True)
     assert again.returncode == 0 and "created the process work pool" not in again.stdout
+    words[words.index(pool)], words[-1:] = f"{pool}s", []
+    misspelt = subprocess.run(
+        [sys.executable, *words], cwd=project.root, env=project.env, capture_output=True, text=True
+    )
+    assert misspelt.returncode == 1
+    assert f"no work pool '{pool}s'. Did you mean '{pool}'? If not, `--new` creates '{pool}s'" in misspelt.stderr
+    assert {made["name"] for made in project.api("work_pools/filter")}.isdisjoint({f"{pool}s"})
     assert 'PREFECT_API_AUTH_STRING="$(cat' in done.stdout
     assert project.env["PREFECT_API_AUTH_STRING"] not in done.stdout + done.stderr
     with started(project, log, "-m", "prefect", "worker", "start", "--pool", pool):

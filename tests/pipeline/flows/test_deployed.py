@@ -209,7 +209,9 @@ def test_prefect_itself_tells_failures_and_missed_schedules(small: Project, webh
         until(lambda: [one for one in webhook.posted if one["url"].endswith(failed["id"])], log)
     (body,) = [one for one in webhook.posted if one["url"].endswith(failed["id"])]
     assert body["flow"] == "pipeline" and body["state"] == "Failed" and "the reward cannot be read" in body["text"]
-    done = command(small, "-m", "flows.deploy", "pool", pool, "online", "--name", "missed", "--cron", "* * * * *")
+    done = command(
+        small, "-m", "flows.deploy", "pool", pool, "online", "--new", "--name", "missed", "--cron", "* * * * *"
+    )
     assert done.returncode == 0, done.stderr  # no worker takes its runs
     # Prefect's server holds this event back for 15 minutes, since it knows no event of the run before it.
     wanted = {"limit": 50, "filter": {"event": {"name": ["prefect.flow-run.Late"]}}}

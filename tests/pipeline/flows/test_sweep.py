@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flows.orphan_guard import OrphanGuard
-from flows.sweep import main, named_sweep, parser
+from flows.sweep import main, named_sweep, parser, plan_data
 from flows.sweep_config import (
     Range,
     Sweep,
@@ -338,6 +338,11 @@ def test_help_and_nothing_to_do(
     out = capsys.readouterr().out
     assert out.count("to run  ") == 4
     assert "4 experiments, 0 done, 4 to run" in out
+    told = plan_data(parser().parse_args(["kl", "--plan", "--jobs", "3"]))
+    assert [told["sweep"], told["targets"], told["jobs"]] == ["kl", [], 3]
+    assert [trial["name"] for trial in told["experiments"]] == re.findall(r"(?m)^(kl\S+)  to run", out)
+    assert {trial["settings"][BETA] for trial in told["experiments"]} == {0.02, 0.5}
+    assert not any(trial["done"] or trial["again"] for trial in told["experiments"])
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "posttrain compare NAME" in capsys.readouterr().out
