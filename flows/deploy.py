@@ -22,7 +22,7 @@ from posttrain.measure.text_table import FoldedHelp
 from posttrain.pipeline.by_name import flows_package
 from posttrain.settings.params import nearest
 
-from . import arguments, data_watcher, deploy_parameters, environment, server
+from . import arguments, data_watcher, deploy_parameters, environment, server, temporary_server
 from .graph import find_root
 from .notify import VARIABLE, webhook
 from .sweep_config import check_committed
@@ -105,7 +105,7 @@ def _add(commands: Any, name: str, does: str, example: str) -> argparse.Argument
 def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
     what, note = deploy_parameters.deployed(options), _webhook_note()
     _hold_name(home, what.flow, options.name)
-    temporary = server.connect(home)
+    temporary = temporary_server.connect(home)
     arguments.check_schedule(options.cron, options.rrule)
     if temporary is not None:
         temporary.wait()

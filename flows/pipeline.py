@@ -16,8 +16,13 @@ from posttrain.measure.terminal import escaped
 from . import artifacts, server
 from .artifacts import Outcome
 from .graph import Executor, GraphReader, Selection, find_root, select
+from .temporary_server import start_temporary
 
 EXAMPLE = "online report"
+
+
+class _ServerLostError(PipelineError):
+    """Prefect's server does not answer any more."""
 
 
 def main(words: list[str] | None = None) -> int:
@@ -30,6 +35,10 @@ def run(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, raise_exit)
     try:
         return _run(options.targets, options.selection, options.executor)
+    except _ServerLostError as error:
+        print(escaped(f"error: {error}"), file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(1)  # Prefect would first try to send its events to the lost server: 7 s for each
     except PosttrainError as error:
         print(escaped(f"error: {error}"), file=sys.stderr)
         return 1
@@ -93,7 +102,7 @@ def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
         # Nothing to record, so that no server has to be started, which takes seconds.
         print(artifacts.table(reader.stages, {stage.name: Outcome("Cached") for stage in reader.stages}))
         return 0
-    temporary = server.start_temporary(home) if url is None else None
+    temporary = start_temporary(home) if url is None else None
     # Imported late, because Prefect reads its environment when it is imported; DVC reads the graph meanwhile.
     from httpx import TransportError
 
@@ -105,7 +114,7 @@ def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
         state = run_pipeline(root, reader.stages, targets, selection, executor)
     except TransportError as error:
         what, fix = "Prefect's server has stopped answering", "Finished stages are in dvc.lock. Run the flow again"
-        raise PipelineError(what=what, where=os.environ["PREFECT_API_URL"], fix=fix) from error
+        raise _ServerLostError(what=what, where=os.environ["PREFECT_API_URL"], fix=fix) from error
     if state.is_completed():
         return 0
     print(escaped(str(state.message)), file=sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import atexit
 import base64
 import contextlib
 import ctypes
@@ -13,18 +12,15 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from posttrain.errors import PipelineError, PosttrainError
 from posttrain.files import write_json
-from posttrain.isolation.library import library_command, library_environment
 from posttrain.measure.terminal import escaped
 
 from .graph import find_root
@@ -40,7 +36,6 @@ KEEP = "POSTTRAIN_PREFECT_DAYS"
 """The variable with the days that Prefect's records of a run are kept. DVC and git keep results for ever."""
 KEEP_DAYS = "90"
 _VACUUM = "PREFECT_SERVER_SERVICES_DB_VACUUM"
-_LOGS_KEPT = 20
 _LOCK_POLL = 0.1
 _PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _SETTINGS = {
@@ -174,77 +169,6 @@ class Lock:
             self._handle = -1
 
 
-@dataclass(frozen=True)
-class TemporaryServer:
-    """A server that always ends with this process."""
-
-    url: str
-    log: Path
-    start: Lock
-
-    def wait(self) -> None:
-        """Wait until the server answers. Then other servers of this folder may start."""
-        answered = answers(self.url, START_TIMEOUT)
-        self.start.release()
-        if not answered:
-            fix = "Read that file, or start a server with `posttrain server`"
-            raise PipelineError(what="Prefect's server did not start", where=str(self.log), fix=fix)
-
-
-def connect(home: Path) -> TemporaryServer | None:
-    """Point Prefect to the running server, or to a new temporary server, for which the caller must wait."""
-    url = find(home)
-    if url is not None:
-        attach(home, url)
-        return None
-    return start_temporary(home)
-
-
-def start_temporary(home: Path) -> TemporaryServer:
-    """Start a server and point Prefect to it. This process opens the port, so no other process can take it."""
-    env = {**library_environment(), SERVER_AUTH: login(home)}
-    start = Lock(home / "starting")
-    listener = _listen(0)
-    url = _api(listener)
-    command = library_command(f"{__package__}.server", "--socket", str(listener.fileno()), "--parent", str(os.getpid()))
-    # A session of its own: Ctrl-C must not end the server before the flow has reported its final state.
-    log = _new_log(home / "servers")
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=[listener.fileno()],
-            start_new_session=True,
-        )
-    listener.close()
-    # Registered before Prefect is imported, and so run after Prefect has sent its last logs and events.
-    atexit.register(_stop, process)
-    os.environ["PREFECT_API_URL"], os.environ[AUTH] = url, login(home)
-    # By default each request is retried for a minute; a server of this process answers at once or has ended.
-    os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")
-    return TemporaryServer(url, log, start)
-
-
-def _new_log(folder: Path) -> Path:
-    """Return the log file of this process's server. Remove the folder's oldest logs."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for old in sorted(folder.glob("*.log"), key=lambda file: file.name)[: -_LOGS_KEPT + 1]:
-        old.unlink(missing_ok=True)
-    return folder / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}.log"
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > MAX_PORT:
         raise argparse.ArgumentTypeError(f"'{text}' is not a port: 0 to {MAX_PORT}")
@@ -255,7 +179,8 @@ def _address_file(home: Path) -> Path:
     return home / "server.json"
 
 
-def _listen(port: int) -> socket.socket:
+def listen(port: int) -> socket.socket:
+    """Open a port on loopback; 0 is any free one."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((HOST, port))
@@ -263,15 +188,16 @@ def _listen(port: int) -> socket.socket:
     return listener
 
 
-def _api(listener: socket.socket) -> str:
+def api(listener: socket.socket) -> str:
+    """Return the address of the API of a server that takes this socket."""
     return f"http://{HOST}:{listener.getsockname()[1]}/api"
 
 
 def _listen_near(port: int) -> socket.socket:
     try:
-        return _listen(port)
+        return listen(port)
     except OSError:
-        return _listen(0)
+        return listen(0)
 
 
 def _serve_temporary(listener: socket.socket, parent: int) -> None:
@@ -311,7 +237,7 @@ def _serve_in_folder(home: Path, port: int) -> None:
     os.environ.setdefault(SERVER_AUTH, login(home))
     start = Lock(home / "starting")
     listener = _listen_near(port)
-    url, file = _api(listener), _address_file(home)
+    url, file = api(listener), _address_file(home)
     # The login is printed on a terminal only: others may read a log.
     login_text = os.environ[SERVER_AUTH] if sys.stdout.isatty() else f"what is in {home / 'login'}"
 

@@ -18,7 +18,7 @@ from posttrain.measure.terminal import escaped
 from posttrain.measure.text_table import FoldedHelp
 from posttrain.pipeline.compare.experiments import TIMES
 
-from . import arguments, server
+from . import arguments, server, temporary_server
 from .graph import find_root, is_posttrain_pipeline
 from .pipeline import raise_exit
 from .sweep_config import Random, Sweep, check_sweep, checked_sweep_name, described, read_sweep
@@ -151,7 +151,7 @@ def _run(options: argparse.Namespace) -> int:
 def _run_pending(root: Path, plan: Plan, jobs: int | None) -> int:
     start = Start.of(root)
     home = server.prepare(root)
-    temporary = server.connect(home)
+    temporary = temporary_server.connect(home)
     # Imported late, because Prefect reads its environment when it is imported.
     from .orphan_guard import OrphanGuard
     from .sweep_runner import SweepRunner, run_sweep

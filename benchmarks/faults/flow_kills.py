@@ -16,7 +16,7 @@ import psutil
 from benchmarks.faults.edits import replaced
 from benchmarks.faults.ledger import Row
 from benchmarks.faults.project import command, ended, made, products, started
-from flows import server
+from flows import server, temporary_server
 from posttrain.pipeline.lock.digests import recorded
 from tests.workspace import ROOT, environment, git
 
@@ -58,7 +58,7 @@ class Base:
         for stage in EDITS:
             self._reference(stage)
         home = server.prepare(folder)
-        server.start_temporary(home).wait()  # ends with this process
+        temporary_server.start_temporary(home).wait()  # ends with this process
 
     def copy(self, seed: int, stage: str) -> Path:
         """The finished project with one stage stale."""

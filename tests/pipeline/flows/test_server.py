@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import server
+from flows import server, temporary_server
 from flows.server import (
     AUTH,
     KEEP,
@@ -158,9 +158,9 @@ def test_only_one_server_of_a_folder_starts_at_a_time(tmp_path: Path, monkeypatc
 
 
 def test_ports_and_addresses() -> None:
-    with server._listen(0) as listener:
+    with server.listen(0) as listener:
         port = listener.getsockname()[1]
-        assert server._api(listener) == f"http://127.0.0.1:{port}/api"
+        assert server.api(listener) == f"http://127.0.0.1:{port}/api"
         with server._listen_near(port) as other:
             assert other.getsockname()[1] not in (0, port)
     with server._listen_near(port) as again:
@@ -170,7 +170,7 @@ def test_ports_and_addresses() -> None:
 def test_old_logs_are_removed(tmp_path: Path) -> None:
     for number in range(25):
         (tmp_path / f"20200101-0000{number:02d}-1.log").touch()
-    log = server._new_log(tmp_path)
+    log = temporary_server._new_log(tmp_path)
     assert log.parent == tmp_path and log.name.endswith(f"-{os.getpid()}.log")
     assert sorted(file.name[13:15] for file in tmp_path.iterdir()) == [f"{number:02d}" for number in range(6, 25)]
 
