@@ -32,20 +32,29 @@ def band_chart(metric: str, bands: Sequence[Band]) -> Markup:
             for step, value in pairs
         )
 
-    parts = [*_axes(low, high, last)]
-    for place, band in enumerate(shown):
-        colour, steps = f"c{place}", band.steps.tolist()
+    parts, names = [*_axes(low, high, last)], dict[tuple[str, str], list[str]]()
+    for band in shown:
+        steps, around = band.steps.tolist(), ""
         if (band.high > band.low).any():
             around = points([*steps, *steps[::-1]], [*band.high.tolist(), *band.low.tolist()[::-1]])
-            parts.append(element("polygon", class_=f"band {colour}", points=around))
-        parts.append(element("polyline", class_=f"mean {colour}", points=points(steps, band.mean.tolist())))
+        names.setdefault((points(steps, band.mean.tolist()), around), []).append(band.label)
+    for place, (line, around) in enumerate(names):
+        if around:
+            parts.append(element("polygon", class_=f"band c{place}", points=around))
+        parts.append(element("polyline", class_=f"mean c{place}", points=line))
     about = f"{metric} per optimizer step: {', '.join(band.label for band in shown)}"
     drawn = element("svg", *parts, viewBox=f"0 0 {WIDE} {HIGH}", role="img", aria_label=about)
-    keys = [element("li", element("span", class_=f"key c{place}"), band.label) for place, band in enumerate(shown)]
+    lines = enumerate(map(_said, names.values()))
+    keys = [element("li", element("span", class_=f"key c{place}"), name) for place, name in lines]
     more = f" The first {MOST} of {len(bands)} settings are drawn." if len(bands) > MOST else ""
     note = f"{metric} per optimizer step. Line: mean over seeds. Area: lowest to highest seed.{more}"
     title = element("h2", "Training curves")
     return Markup("".join((title, element("p", note), drawn, element("ul", *keys, class_="keys"))))
+
+
+def _said(labels: Sequence[str]) -> str:
+    """Return the name of a line. Settings with the same line share it, because the last would hide the others."""
+    return labels[0] if len(labels) == 1 else f"{'; '.join(labels)} (equal curves)"
 
 
 def _axes(low: float, high: float, last: float) -> list[Markup]:

@@ -25,8 +25,16 @@ def test_a_line_for_the_mean_and_an_area_for_several_seeds() -> None:
     assert [one.text or "" for one in chart.findall(".//li/span")] == ["", ""] and "<b>" in "".join(chart.itertext())
 
 
+def test_settings_with_equal_curves_share_a_line_and_its_name() -> None:
+    chart = ET.fromstring(
+        f"<div>{band_chart('reward', [band('a'), band('b', spread=0.1), band('c'), band('d')])}</div>"
+    )
+    assert [line.attrib["class"] for line in chart.findall(".//polyline")] == ["mean c0", "mean c1"]
+    assert ["".join(key.itertext()) for key in chart.findall(".//li")] == ["a; c; d (equal curves)", "b"]
+
+
 def test_too_many_settings_are_said() -> None:
-    chart = band_chart("reward", [band(str(nth)) for nth in range(MOST + 3)])
+    chart = band_chart("reward", [band(str(nth), spread=nth / 100) for nth in range(MOST + 3)])
     assert chart.count("<polyline") == MOST and f"The first {MOST} of {MOST + 3} settings are drawn" in chart
 
 
