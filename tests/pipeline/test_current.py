@@ -313,4 +313,5 @@ def test_results_report_and_status_answer_while_a_stage_trains(own_workspace: Pa
     assert re.search(r"\ndpo +0\.\d+ \[", table.stdout) and re.search(r"\ngrpo +online@grpo is running\n", table.stdout)
     assert {row["policy"]: row.get("error") for row in json.loads(rows.stdout)}["grpo"] == "online@grpo is running"
     assert "grpo is left out: online@grpo is running" in report.stdout
-    assert re.match(r"online@grpo: running \(PID \d+\)\n", status.stdout) and "rwlock" not in status.stdout
+    assert re.match(r"online@grpo: running(, \d+/5000 steps .*)? \(PID \d+\)\n", status.stdout), status.stdout
+    assert "rwlock" not in status.stdout

@@ -14,15 +14,17 @@ PROGRAM = """
 import os, sys
 from collections import Counter
 from functools import lru_cache
-import posttrain.pipeline.params.formats as formats
+import posttrain.pipeline.params.named_runs as named_runs
+import posttrain.pipeline.params.params_file as params_file
+import posttrain.pipeline.params.yaml_files as yaml_files
+import posttrain.pipeline.runs.typed as typed
 import posttrain.train.loop as loop
-import posttrain.train.run_config as run_config
 
 calls = Counter()
-parse, check = formats._parsed.__wrapped__, run_config.check
+parse, check = yaml_files._parsed.__wrapped__, typed.check
 
 def counted_parse(text, where):
-    calls["parse"] += 1
+    calls[where] += 1
     return parse(text, where)
 
 def counted_check(model, *arguments, **options):
@@ -30,11 +32,12 @@ def counted_check(model, *arguments, **options):
     return check(model, *arguments, **options)
 
 def first_step(*arguments):
-    print("counted", calls["parse"], calls["check"], flush=True)
+    print("counted", calls["params.yaml"], calls["dvc.yaml"], calls["check"], flush=True)
     os._exit(0)
 
-formats._parsed = lru_cache(maxsize=8)(counted_parse)
-run_config.check, loop._train = counted_check, first_step
+yaml_files._parsed = lru_cache(maxsize=8)(counted_parse)
+typed.check = named_runs.check = params_file.check = counted_check
+loop._train = first_step
 sys.argv = ["stages.{stage}", "{run}"]
 from posttrain.pipeline.processes.stage import run_named_stage
 from stages.{stage} import main
@@ -49,5 +52,4 @@ def test_params_are_read_and_checked_once(stage: str, run: str, own_workspace: P
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=own_workspace, env=environment(), capture_output=True, text=True, check=False
     )
-    parses, checks = next(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("counted"))
-    assert int(parses) == 1 and int(checks) <= 1, done.stderr
+    assert "counted 1 1 1\n" in done.stdout, done.stdout + done.stderr
