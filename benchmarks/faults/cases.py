@@ -13,6 +13,7 @@ from benchmarks.faults.tried import ALGORITHM_RUNS, place_of, rows
 from posttrain.data.columns import COLUMNS, TURNS, Kind
 from posttrain.pipeline.checks.params_schema import ALGORITHMS, MODELS
 from posttrain.pipeline.runs.evaluation import EvaluateParams
+from posttrain.pipeline.runs.sampled_evaluation import SampledParams
 from posttrain.pipeline.toy_tasks.two_step.tables import TwoStepParams
 
 TYPED: dict[str, tuple[type[BaseModel], str]] = {
@@ -32,6 +33,8 @@ TYPED: dict[str, tuple[type[BaseModel], str]] = {
     "evaluate.settings": (EvaluateParams, "completions sft"),
 }
 """What of faults.yaml is typed -> (its type, the stage that reads it)."""
+SCORES = EvaluateParams.model_fields.keys() - SampledParams.model_fields.keys()
+"""The settings of an evaluation that `completions` does not read: they say how its completions are scored."""
 READERS: dict[Kind, tuple[str, str]] = {
     "corpus": ("data/two_step/corpus.parquet", "base_scratch tiny"),
     "chat": ("data/two_step/chat.parquet", "sft main"),
@@ -136,6 +139,8 @@ def _settings() -> Iterator[Case]:
             for value in (values * 2)[number % len(values) :][: min(TRIED, len(values))]:
                 place = [*section.split("."), *path]
                 given = {"path": place, "value": value}
+                if model is EvaluateParams:
+                    stage = f"{'evaluate' if path[0] in SCORES else 'completions'} sft"
                 yield Case("parameters", f"{'.'.join(place)} = {value}", stage, "setting", given, "params.yaml")
 
 

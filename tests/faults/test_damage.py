@@ -41,7 +41,7 @@ def test_checkpoints_stay_until_dvc_has_recorded_the_outputs(bench: Bench) -> No
     mark = next((workspace / "checkpoints").rglob("done")).read_text()
     lock = workspace / "dvc.lock"
     lock.write_text(f"{lock.read_text()}\n# {mark}\n")
-    assert bench.server.run(workspace, "evaluate sft").status == 0
+    assert bench.server.run(workspace, "completions sft").status == 0
     assert not checkpoints_of(workspace)
 
 

@@ -100,15 +100,18 @@ def little_memory(more: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("stage", "short"),
-    [("completions sft", "prompts: 20, samples: 2"), ("data_samples compared", "prompts: 30, heldout_prompts: 10")],
+    ("stage", "short", "samples"),
+    [
+        ("completions sft", "prompts: 20, samples: 2", 20_000),
+        ("data_samples compared", "prompts: 30, heldout_prompts: 10", 2_000),  # more are refused before sampling
+    ],
 )
 def test_a_stage_that_runs_out_of_memory_says_which_knobs_lower_it(
-    stage_server: Server, smoke_workspace: Path, tmp_path: Path, stage: str, short: str
+    stage_server: Server, smoke_workspace: Path, tmp_path: Path, stage: str, short: str, samples: int
 ) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
     params = workspace / "params.yaml"
-    many = "samples: 20000, sampling: {rows: 1000000}"
+    many = f"samples: {samples}, sampling: {{rows: 1000000}}"
     told = params.read_text().replace(", samples: 6", "").replace(short, f"prompts: 20, {many}")
     assert many in told
     params.unlink()

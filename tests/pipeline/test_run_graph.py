@@ -60,6 +60,11 @@ def repro(workspace: Path) -> set[str]:
     return set(re.findall(r"Running stage '([^']+)'", done.stdout)) - {"code"}
 
 
+def measured(label: str) -> set[str]:
+    """The stages that evaluate a policy."""
+    return {f"completions@{label}", f"evaluate@{label}"}
+
+
 def change(workspace: Path, before: str, after: str) -> None:
     file = workspace / "params.yaml"
     text = file.read_text(encoding="utf-8")
@@ -87,9 +92,9 @@ def test_five_steps_that_build_on_each_other(own_workspace: Path) -> None:
     shutil.copyfile(ROOT / "recipes/iterated.yaml", own_workspace / "params.yaml")
     first, note = check(own_workspace)
     assert first == "params.yaml: 9 runs are right"
-    assert note.startswith("note: 5 removed runs left outputs or entries in dvc.lock (reward@main, preference@dpo,")
+    assert note.startswith("note: 7 removed runs left outputs or entries in dvc.lock (reward@main, preference@dpo,")
     models = {"sft@best", "online@first", "reward@second", "online@second"}
-    labels = {"evaluate@best", "evaluate@first", "evaluate@second"}
+    labels = measured("best") | measured("first") | measured("second")
     assert repro(own_workspace) == {"data_samples@best", "data_samples@compared", "report"} | models | labels
     assert {file.name for file in (own_workspace / "data/best").iterdir()} == {"chat.parquet"}
     assert {file.name for file in (own_workspace / "data/compared").iterdir()} == {"pairs.parquet"}
@@ -117,7 +122,7 @@ def test_a_run_of_any_kind_starts_from_a_model_of_any_kind(own_workspace: Path) 
         "reward@of_base",
         "preference@kto",
     }
-    assert repro(own_workspace) == {"data_samples@scored", "evaluate@kto", "report"} | models
+    assert repro(own_workspace) == {"data_samples@scored", *measured("kto"), "report"} | models
     results = json.loads(posttrain(own_workspace, "show", "results", "--json").stdout)
     assert {row["policy"] for row in results if "error" not in row} == {"base", "sft", "dpo", "grpo", "kto"}
 
@@ -171,7 +176,7 @@ def test_sft_and_dpo_alone(own_workspace: Path) -> None:
     first, unmeasured, left = check(own_workspace)
     assert first == "params.yaml: 5 runs are right"
     assert unmeasured == "note: not evaluated: base/tiny. Add LABEL: MODEL to evaluate.policies"
-    assert left.startswith("note: 4 removed runs left")
+    assert left.startswith("note: 6 removed runs left")
     assert repro(own_workspace) == {"report"}
     assert posttrain(own_workspace, "clean").returncode == 0
     assert sorted(path.name for path in (own_workspace / "models").glob("*/*")) == ["dpo", "main", "tiny"]
@@ -249,7 +254,9 @@ def test_outputs_of_a_removed_run_are_listed_and_removed(own_workspace: Path) ->
     )
     never_finished = own_workspace / "checkpoints/online/tried/abc"
     never_finished.mkdir(parents=True)
-    note = "note: 3 removed runs left outputs or entries in dvc.lock (online@grpo, evaluate@grpo, online@tried). "
+    note = (
+        "note: 4 removed runs left outputs or entries in dvc.lock (online@grpo, completions@grpo, evaluate@grpo, ...). "
+    )
     assert check(own_workspace)[1] == note + "`posttrain clean` removes them"
     listed = posttrain(own_workspace, "clean", "--list").stdout
     assert "left of online@grpo: " in listed and (own_workspace / "models/online/grpo").is_dir()
@@ -257,7 +264,7 @@ def test_outputs_of_a_removed_run_are_listed_and_removed(own_workspace: Path) ->
     assert removed == listed.replace("left of", "removed")
     assert not (own_workspace / "models/online/grpo").exists() and not never_finished.exists()
     lock = YAML(typ="safe").load((own_workspace / "dvc.lock").read_bytes())["stages"]
-    assert not {"online@grpo", "evaluate@grpo"} & lock.keys() and "preference@dpo" in lock
+    assert not {"online@grpo", *measured("grpo")} & lock.keys() and "preference@dpo" in lock
     assert check(own_workspace) == ["params.yaml: 6 runs are right"]
     git(own_workspace, "checkout", "--", "params.yaml")
     assert repro(own_workspace) <= {"report"}, "the run that came back is restored from the cache"
@@ -281,7 +288,7 @@ def test_two_branches_that_each_add_a_run_are_merged(own_workspace: Path) -> Non
         for place, line in added:
             change(own_workspace, place, place + line)
         family = "preference" if branch == "ipo" else "online"
-        assert repro(own_workspace) == {f"{family}@{branch}", f"evaluate@{branch}", "report"}
+        assert repro(own_workspace) == {f"{family}@{branch}", *measured(branch), "report"}
         git(own_workspace, "add", "--all")
         git(own_workspace, "commit", "--quiet", "--message", branch)
     merge = run(own_workspace, "git", "merge", "--no-edit", "ipo")

@@ -135,7 +135,7 @@ def test_a_changed_parameter_reruns_its_run_and_its_undo_comes_from_the_cache(ow
     params.write_text(before.replace("kl: {beta: 0.02}", "kl: {beta: 0.05}").replace("rounds: 25", "rounds: 2"))
     assert params.read_text() != before
     changed = dvc(own_workspace, "repro")
-    assert ran(changed.stdout) == {"online@grpo", "evaluate@grpo", "report"}, changed.stdout
+    assert ran(changed.stdout) == {"online@grpo", "completions@grpo", "evaluate@grpo", "report"}, changed.stdout
     params.write_text(before)
     back = dvc(own_workspace, "repro")
     assert ran(back.stdout) == {"report"}, back.stdout  # DVC caches no stage with a file in git: its summary

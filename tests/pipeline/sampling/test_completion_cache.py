@@ -123,12 +123,13 @@ def test_evaluating_again_samples_nothing(stage_server: Server, smoke_workspace:
         text = params.read_text().split("  settings: {data: two_step/prompts")[0]
         settings = "data: two_step/prompts, reference: sft/main, reward_model: none, prompts: 20, samples: 2"
         params.write_text(f"{text}  settings: {{{settings}, reward: {reward}}}\n  policies: {{sft: sft/main}}\n")
-        ended = stage_server.run(workspace, "evaluate sft")
-        assert ended.status == 0, ended.output
-        outputs.append(ended.output)
+        for stage in ("completions sft", "evaluate sft"):
+            ended = stage_server.run(workspace, stage)
+            assert ended.status == 0, ended.output
+            outputs.append(ended.output)
         found.append([(results / name).read_bytes() for name in ("rollouts.parquet", "metrics.json")])
     assert "from the cache" not in outputs[0]
-    assert all("evaluate.settings: 40 completions from the cache" in one for one in outputs[1:])
+    assert all("evaluate.settings: 40 completions from the cache" in one for one in outputs[2::2])
     assert found[0] == found[1] != found[2]
 
 
