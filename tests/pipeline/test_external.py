@@ -129,7 +129,7 @@ def test_the_model_is_checked_measured_and_explained(trained: Path) -> None:
         done = run(trained, sys.executable, "-m", "posttrain", *words)
         assert done.returncode == 0, done.stdout
         assert words[0] != "why" or "my/train.py" in done.stdout
-    planned = run(trained, sys.executable, "-m", "posttrain", "plan", "external@own", "evaluate@own")
+    planned = run(trained, sys.executable, "-m", "posttrain", "plan", "external@own", "completions@own")
     assert "external@own: the memory of your own trainer is not known here" in planned.stdout
 
 
@@ -138,7 +138,7 @@ def test_a_change_of_the_script_or_the_command_makes_it_stale(trained: Path) -> 
     assert ran(trained, "evaluate@own") == []
     script = trained / "my/train.py"
     script.write_text(script.read_text(encoding="utf-8").replace("* 1.5", "* 1.25"), encoding="utf-8")
-    assert ran(trained, "evaluate@own") == ["external@own", "evaluate@own"]
+    assert ran(trained, "evaluate@own") == ["external@own", "completions@own", "evaluate@own"]
     edit(trained, lambda params: params["external"]["runs"]["own"].update(command="python my/train.py again"))
     assert ran(trained, "external@own")[-1] == "external@own"
     edit(trained, lambda params: params["external"]["runs"]["own"].update(script="my/other.py"))

@@ -39,8 +39,8 @@ distill:
     refused: {algorithm: distill, start: sft/main, teacher: base/other, data: mine/prompts,
               demonstrations: none, reward_model: none, own: 1.0}
 evaluate:
-  settings: {data: mine/prompts, reference: sft/main, reward_model: base/rm, reward: {model: 1.0}, prompts: 6,
-             samples: 2, sampling: {max_tokens: 8}}
+  settings: {data: mine/prompts, reference: sft/main, reward_model: base/rm, prompts: 6, samples: 2,
+             reward: {model: {weight: 1.0, truncated: score}}, sampling: {max_tokens: 8}}
   policies: {grpo: online/grpo, other: base/other}
 """
 
@@ -85,14 +85,14 @@ def test_samples_and_evaluation_are_scored_by_a_given_reward_model(workspace: Pa
 
 def test_kl_to_a_reference_of_another_tokenizer_is_not_measured(workspace: Path) -> None:
     said = (workspace / "repro.txt").read_text(encoding="utf-8")
-    assert "evaluate@other: models/sft/main has a different tokenizer, so the KL to it is not measured" in said
+    assert "completions@other: models/sft/main has a different tokenizer, so the KL to it is not measured" in said
     metrics = json.loads((workspace / "results/other/metrics.json").read_text(encoding="utf-8"))
     assert "kl_k1" not in metrics and "score" in metrics
 
 
 def test_a_teacher_of_another_tokenizer_is_refused(workspace: Path) -> None:
     said = (workspace / "repro.txt").read_text(encoding="utf-8")
-    assert "distill.runs.refused.teacher = 'base/other' has a different tokenizer than models/sft/main" in said
+    assert "distill.runs.refused.teacher = 'base/other' has a different tokenizer than sft/main" in said
     assert not (workspace / "models/distill").exists()
 
 
