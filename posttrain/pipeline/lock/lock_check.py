@@ -50,6 +50,8 @@ def forget_mismatched(root: Path, stage: str = "") -> list[str]:
             continue  # another stage, or not recorded
         here, stored = root / note["path"], object_path(cache, note["record"])
         whole = here.is_file() and file_digest(here) == note["record"]
+        if not whole and not stored.is_file():
+            continue  # its outputs are gone too, e.g. with a removed cache; a pull may bring them back
         if wrong := contradictions(note["stage"], entry, read_record(here if whole else stored)):
             # Without its record DVC uses neither the entry of dvc.lock nor that of the run cache.
             stored.unlink(missing_ok=True)

@@ -52,7 +52,7 @@ def test_the_example_of_the_docs_works_as_it_stands(place: Path, monkeypatch: py
     settings = YAML(typ="safe", pure=True).load(runs)
     soft = settings["online"]["runs"]["soft"]
     online = check(ONLINE["grpo"].model, ONLINE["grpo"].row.merged(soft), where="online.runs.soft")
-    assert online.objective().surrogate.formula == "width tanh((r - 1) / width) A"
+    assert online.objective().surrogate.formula == "min((r - 1) A, width tanh((r - 1) / width) A)"
     assert online.surrogate.model_dump() == {"type": "my_losses:soft", "width": 0.3}
     hinge = settings["preference"]["runs"]["hinge"]
     preference = check(PREFERENCE["dpo"].model, PREFERENCE["dpo"].row.merged(hinge), where="preference.runs.hinge")

@@ -48,6 +48,21 @@ def test_a_run_with_other_inputs_is_forgotten(made: Path, monkeypatch: pytest.Mo
     assert forget_mismatched(made) == []
 
 
+def test_a_run_whose_results_are_gone_is_not_judged_until_they_are_back(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache was removed, and DVC has removed the outputs to run the stage again: that run must not be refused."""
+    stages = read_lock(made)
+    stages["mine@main"]["deps"][1]["md5"] = md5("other")
+    put_lock(made, stages)
+    note, text = leave_note(monkeypatch), RECORD.read_bytes()
+    kept = cache(made, md5(text))
+    RECORD.unlink(), kept.unlink()
+    assert forget_mismatched(made) == [] and note.is_file()
+    RECORD.write_bytes(text)  # e.g. pulled
+    assert len(forget_mismatched(made)) == 1 and not RECORD.exists()
+
+
 def test_the_command_fails_where_a_run_did_not_run_so(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_and_sync(made)
     stages = read_lock(made)

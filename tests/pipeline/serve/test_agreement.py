@@ -75,10 +75,11 @@ def test_greedy_completions_are_those_of_evaluate(
     project = tmp_path / "project"
     write_table(with_ids(pl.DataFrame(rows), "prompts"), project / "data/mine/prompts.parquet", "prompts")
     (project / "params.yaml").write_text(PARAMS, encoding="utf-8")
-    command = [sys.executable, "-P", "-m", "posttrain", "run", "evaluate", "tiny"]
     paths = {"PYTHONPATH": library_environment()["PYTHONPATH"]}
-    done = subprocess.run(command, cwd=project, env={**environment(), **paths}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    for stage in ("completions", "evaluate"):
+        command = [sys.executable, "-P", "-m", "posttrain", "run", stage, "tiny"]
+        done = subprocess.run(command, cwd=project, env={**environment(), **paths}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
     measured = read_table(project / "results/tiny/rollouts.parquet", "rollouts").filter(pl.col("greedy"))
     assert measured.height == 12 and set(measured["truncated"]) == cut
 
