@@ -185,7 +185,7 @@ def test_the_recipe_teaches_its_principles(tmp_path: Path, critic: RuleCritic, m
     assert share("sft") < 0.02
     assert share("revised") > share("sft") + 0.2
     assert share("ppo") > share("revised") + 0.2
-    assert share("dpo", "score_high") > share("revised"), "no worse than before, within noise"
+    assert share("dpo") > share("revised") + 0.1
 
     pairs, counts = pl.read_parquet(workspace / "data/compared/pairs.parquet"), pairs_of(critic)
     assert len(pairs) == counts["right"] + counts["wrong"] and set(pairs["subset"]) == {"principle_1", "principle_2"}
