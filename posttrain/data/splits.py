@@ -47,8 +47,15 @@ def training_prompts(prompts: pl.DataFrame, table: Path) -> pl.DataFrame:
     return rows
 
 
-def check_enough_prompts(count: int, split: str, table: Path) -> None:
-    """Reject an evaluation split with fewer than two prompts, because an interval needs two."""
+def check_enough_prompts(count: int, split: str, table: Path, *, of: int | None = None) -> None:
+    """Reject an evaluation split with fewer than two prompts, because an interval needs two.
+
+    `of`: the prompts of the split, if the rewards judge only `count` of them.
+    """
+    if count < 2 <= (of or 0):
+        what = f"the rewards can judge {count} of {of} prompts of the split '{split}', and evaluate needs at least 2"
+        fix = "Use a reward that judges these prompts, or give them the answers that it reads (docs/rewards.md)"
+        raise DataError(what=what, where=str(table), fix=fix)
     if count < 2:
         share = f"raise {split}_share of each table of its run, " if split != "train" else ""
         what = f"the split '{split}' has {count} prompt{'s' * (count != 1)}, and evaluate needs at least 2"

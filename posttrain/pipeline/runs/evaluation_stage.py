@@ -72,7 +72,7 @@ class EvaluationStage(CompletionsStage[E]):
         if self.params.completions == "none" and len(prompts) < len(completions.prompts):
             left = len(completions.prompts) - len(prompts)
             print(f"evaluate: no reward can read {left} of {len(completions.prompts)} answers", file=sys.stderr)
-        check_enough_prompts(len(prompts), self.params.split, self.table)
+        check_enough_prompts(len(prompts), self.params.split, self.table, of=len(completions.prompts))
         return completions.of(prompts)
 
     @property

@@ -148,8 +148,9 @@ def heldout_prompts(params: OnlineParams, text: ChatText, section: str) -> list[
         return []
     where = f"{section}.watch"
     rows = read_table(table, "prompts").filter(split="heldout").iter_rows(named=True)
-    prompts = scorable_prompts(watch.reward, encode_prompts(text, prompts_of(rows)), str(table))[: watch.prompts]
-    check_enough_prompts(len(prompts), "heldout", table)
+    encoded = encode_prompts(text, prompts_of(rows))
+    prompts = scorable_prompts(watch.reward, encoded, str(table))[: watch.prompts]
+    check_enough_prompts(len(prompts), "heldout", table, of=len(encoded))
     if len(prompts) < watch.prompts:
         print(f"{where}.prompts = {watch.prompts}: {table} has {len(prompts)} held-out prompts, which are all used")
     lengths, sampling = [prompt.ids for prompt in prompts], params.rollout.sampling

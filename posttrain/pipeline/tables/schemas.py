@@ -270,8 +270,8 @@ def _drawn_rules() -> list[pa.Check]:
     ]
 
 
-def _finite_rule(name: str) -> pa.Check:
-    return _rule("must be finite, or missing", "train again", pl.col(name).is_finite())
+def _finite_rule(name: str, fix: str = "train again") -> pa.Check:
+    return _rule("must be finite, or missing", fix, pl.col(name).is_finite())
 
 
 def _score_rule() -> pa.Check:
@@ -334,7 +334,7 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ("completions", "mask"): _mask_rules(),
     ("completions", "logps"): _logp_rules(),
     ("completions", "finish"): [_one_of("finish", get_args(Finish))],
-    ("completions", "gain"): [_finite_rule("gain")],
+    ("completions", "gain"): [_finite_rule("gain", "sample it again")],
     ("rollouts", "prompt_id"): _prompt_id_rules(),
     ("rollouts", "policy"): [_nonblank("policy")],
     ("rollouts", "sample"): _sample_rules("policy"),
@@ -361,7 +361,7 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ("training_rollouts", "advantage"): [_finite_rule("advantage")],
     ("regraded", "rollout"): [_nonblank("rollout")],
     ("regraded", "prompt_id"): [_nonblank("prompt_id")],
-    ("regraded", "before"): [_finite_rule("before")],
+    ("regraded", "before"): [_finite_rule("before", "regrade again")],
     ("regraded", "reward"): [_score_rule()],
     ("regraded", "status"): [_one_of("status", get_args(Status))],
     ("matches", "prompt_id"): [_nonblank("prompt_id")],

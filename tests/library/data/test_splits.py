@@ -42,6 +42,10 @@ def test_an_evaluation_needs_two_prompts() -> None:
     check_enough_prompts(2, "test", Path("t"))
     with pytest.raises(DataError, match="the split 'test' has 1 prompt, and"):
         check_enough_prompts(1, "test", Path("t"))
+    with pytest.raises(DataError, match="the split 'test' has 1 prompt, and"):
+        check_enough_prompts(1, "test", Path("t"), of=1)
+    with pytest.raises(DataError, match="the rewards can judge 0 of 40 prompts of the split 'test', and"):
+        check_enough_prompts(0, "test", Path("t"), of=40)
 
 
 def test_splits_by_hash() -> None:
