@@ -69,11 +69,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         commands, "serve", "run the pipeline from this process: on a schedule or on new data", "--cron '0 3 * * *'"
     )
     pool = _add(commands, "pool", "run the pipeline on the workers of a work pool", "gpus --every 3600")
-    pool.add_argument("pool", metavar="POOL", help="the work pool; it is created if none has a similar name")
+    pool.add_argument(
+        "pool",
+        metavar="POOL",
+        type=arguments.prefect_name,
+        help="the work pool; it is created if none has a similar name",
+    )
     pool.add_argument("--new", action="store_true", help="create the pool even if another has a similar name")
     for command in (serve, pool):
         deploy_parameters.add_arguments(command)
-        command.add_argument("--name", default="scheduled", help="the deployment's name; default: scheduled")
+        command.add_argument(
+            "--name", type=arguments.prefect_name, default="scheduled", help="the deployment's name; default: scheduled"
+        )
         schedule = command.add_mutually_exclusive_group()
         schedule.add_argument("--cron", type=arguments.cron, help="run on this schedule, e.g. '0 3 * * *'")
         schedule.add_argument("--every", type=arguments.seconds, metavar="SECONDS", help="run at this interval")

@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"run N experiments at once; default: one per GPU, or per core up to {MAX_JOBS}",
     )
-    parser.add_argument("--plan", action="store_true", help="check everything, list the experiments, and run nothing")
+    parser.add_argument("--plan", action="store_true", help="check everything, list the experiments, and train nothing")
 
 
 def plan_data(options: argparse.Namespace) -> dict[str, Any]:

@@ -20,8 +20,10 @@ from posttrain.measure.terminal import escaped
 from . import server
 from .server import AUTH, SERVER_AUTH, START_TIMEOUT, Lock, answers, api, attach, find, listen, login
 
-STARTS = 5
-"""How often a server is started. One that dies again and again has a reason, and its log says which."""
+TRIES = 3
+"""How often in a row a server may die before it answers. Then it is given up, and its log may say why."""
+PROBE = 2.0
+"""The seconds after which the server is asked again."""
 _LOGS_KEPT = 20
 
 
@@ -41,27 +43,28 @@ class TemporaryServer:
     env: Mapping[str, str]
     log: Path
     start: Lock
-    _answered: bool = False
     _process: subprocess.Popen[bytes] | None = None
     _ending: bool = False
+    _answered: bool = False
+    _known: threading.Event = field(default_factory=threading.Event)
+    """Set when the server has answered for the first time, or was given up."""
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def wait(self) -> None:
         """Wait until the server answers. Then other servers of this folder may start."""
-        self._answered = answers(self.url, START_TIMEOUT)
-        self.start.release()
+        self._known.wait(START_TIMEOUT)
         if not self._answered:
             fix = "Read that file, or start a server with `posttrain server`"
-            raise PipelineError(what="Prefect's server did not start", where=str(self.log), fix=fix)
+            raise PipelineError(what=f"Prefect's server did not start{self._end()}", where=str(self.log), fix=fix)
 
     def watch(self) -> None:
-        """Start the server, and start it again if it dies.
+        """Start the server, and start it again whenever it dies.
 
-        If it dies too often, or before it has ever answered, close the port, so that calls fail.
+        If it dies several times before it answers, close the port, so that calls fail.
         """
         started = threading.Event()
         # The kernel ends the server when the thread that started it ends, so one thread starts all of them.
-        threading.Thread(target=self._keep, args=(started,), daemon=True).start()
+        threading.Thread(target=self._run, args=(started,), daemon=True).start()
         # Registered before Prefect is imported, and so run after Prefect has sent its last logs and events.
         atexit.register(self.stop)
         started.wait()
@@ -79,27 +82,46 @@ class TemporaryServer:
             self._process.kill()
             self._process.wait()
 
-    def _keep(self, started: threading.Event) -> None:
-        for again in range(STARTS):
-            if again and not self._may_start_again():
-                break
-            process = self._spawn()
+    def _run(self, started: threading.Event) -> None:
+        try:
+            self._keep(started)
+        finally:
+            self._known.set()
             started.set()
-            if process is None:
-                return
-            while again and process.poll() is None and not answers(self.url):
-                pass
-            if again:
-                self.start.release()
+            self.listener.close()
+
+    def _keep(self, started: threading.Event) -> None:
+        tries = 0
+        while tries < TRIES and (process := self._spawn()) is not None:
+            started.set()
+            tries = 0 if self._answers(process) else tries + 1
+            self.start.release()
             process.wait()
             if self._ending:
                 return
-            if not self._answered:
-                break
-        self.listener.close()
+            self._say("starting it again" if tries < TRIES else "giving it up")
+            if tries < TRIES and not self._may_start():
+                return
 
-    def _may_start_again(self) -> bool:
-        print(f"Prefect's server has ended; starting it again. Its log: {self.log}", file=sys.stderr, flush=True)
+    def _answers(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait until a server answers or ends; tell whether it has answered."""
+        while process.poll() is None:
+            if answers(self.url, PROBE):
+                self._answered = True
+                self._known.set()
+                return True
+        return False
+
+    def _say(self, then: str) -> None:
+        print(f"Prefect's server has ended{self._end()}; {then}. Its log: {self.log}", file=sys.stderr, flush=True)
+
+    def _end(self) -> str:
+        """Return how the last server ended, in words."""
+        code = None if self._process is None else self._process.poll()
+        return "" if code is None else f" (signal {-code})" if code < 0 else f" (exit code {code})"
+
+    def _may_start(self) -> bool:
+        """Wait for other starting servers of this folder; say if that takes too long."""
         try:
             self.start = Lock(self.home / "starting")
         except PipelineError as error:

@@ -70,10 +70,13 @@ def flow(name: str) -> ModuleType:
 
 
 def run_flow(module: ModuleType, arguments: Namespace) -> NoReturn:
-    """Run a module of the flows with its arguments, and exit with its exit code."""
+    """Run a command of the flows with its arguments, and exit with its exit code."""
     if arguments.json:
-        fix = "Remove it: metrics/ and records/ contain the results as JSON, and `posttrain compare` has `--json`"
-        raise ParamsError(what="a flow does not print JSON", where="--json", fix=fix)
+        name = f"posttrain {arguments.command}"
+        fix = "Remove it; `posttrain show results --json` and `posttrain compare --json` print the results"
+        if arguments.command == "sweep":
+            fix = "Add `--plan` for the plan; `posttrain compare SWEEP --json` prints the results"
+        raise ParamsError(what=f"`{name}` does not print JSON", where="--json", fix=fix)
     raise SystemExit(module.run(arguments))
 
 

@@ -36,7 +36,9 @@ def test_is_sweep() -> None:
 def test_a_flow_ends_the_process_with_its_code() -> None:
     module: Any = SimpleNamespace(run=lambda arguments: 3)
     with pytest.raises(SystemExit) as ended:
-        run_flow(module, Namespace(json=False))
+        run_flow(module, Namespace(json=False, command="flow"))
     assert ended.value.code == 3
-    with pytest.raises(ParamsError, match="a flow does not print JSON"):
-        run_flow(module, Namespace(json=True))
+    with pytest.raises(ParamsError, match=r"`posttrain deploy` does not print JSON\. Remove it"):
+        run_flow(module, Namespace(json=True, command="deploy"))
+    with pytest.raises(ParamsError, match="Add `--plan`"):
+        run_flow(module, Namespace(json=True, command="sweep"))

@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> str:
 
     if arguments.json or "--json" in arguments.words:
         fix = "Remove it: metrics/ and records/ contain the results as JSON"
-        raise ParamsError(what="a stage does not print JSON", where="--json", fix=fix)
+        raise ParamsError(what="`posttrain run` does not print JSON", where="--json", fix=fix)
     names = ["code", "report", *(name for stage in STAGES for name in (stage.sampled_by, stage.name) if name)]
     if arguments.stage not in names:
         fix = did_you_mean(arguments.stage, names)

@@ -103,7 +103,7 @@ def test_a_stage_that_prints_no_document_refuses_it(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, out, _ = said(words, tmp_path, capsys, monkeypatch)
-    assert code == 1 and json.loads(out)["error"]["what"] == "a stage does not print JSON"
+    assert code == 1 and json.loads(out)["error"]["what"] == "`posttrain run` does not print JSON"
 
 
 def test_arguments_that_cannot_be_read(

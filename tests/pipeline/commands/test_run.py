@@ -17,5 +17,5 @@ def test_a_stage_gets_its_words_and_prints_for_itself(monkeypatch: pytest.Monkey
     assert started == [("sft", ["main"])]
     with pytest.raises(ParamsError, match="no stage 'stf'"):
         module.run(parse(["run", "stf", "main"]))
-    with pytest.raises(ParamsError, match="a stage does not print JSON"):
+    with pytest.raises(ParamsError, match="`posttrain run` does not print JSON"):
         module.run(parse(["run", "sft", "main", "--json"]))

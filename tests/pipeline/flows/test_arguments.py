@@ -17,6 +17,8 @@ CASES = [
     ("flows.deploy serve --cron zonk", "'zonk' is not a schedule"),
     ("flows.deploy serve --every nan", "'nan' is not a number of seconds of at least 1"),
     ("flows.deploy watch data --look-every -3", "'-3' is not a number of seconds of at least 1"),
+    ("flows.deploy pool a/b", "'a/b' is not a name: it may not be empty or contain / % & > <"),
+    ("flows.deploy serve --name a/b", "'a/b' is not a name"),
     ("flows.server --port abc", "'abc' is not a port: 0 to 65535"),
     ("flows.server --port 99999", "'99999' is not a port: 0 to 65535"),
 ]

@@ -21,13 +21,13 @@ from flows.server import (
     _retention,
     answers,
     attach,
-    connect,
     find,
     login,
     main,
     parser,
     prepare,
 )
+from flows.temporary_server import connect
 from posttrain.errors import PipelineError
 
 NOBODY = "http://127.0.0.1:9/api"
