@@ -205,7 +205,7 @@ def _pages(*, temporary: bool) -> str:
 
 def _say_notes(what: deploy_parameters.Deployed, options: argparse.Namespace) -> None:
     """Say what the runs will need, and which earlier deployment this one replaces."""
-    _say_replaced(what, options.name)
+    _say_replaced(what, options.name, getattr(options, "pool", None))
     if what.flow == "sweep" or "set" in what.parameters:
         try:
             check_committed("deploy", "Commit before the first run, which otherwise starts nothing: git commit -a")
@@ -216,8 +216,8 @@ def _say_notes(what: deploy_parameters.Deployed, options: argparse.Namespace) ->
         print(escaped(note), flush=True)
 
 
-def _say_replaced(what: deploy_parameters.Deployed, name: str) -> None:
-    """Say which earlier deployment of the same name this one replaces."""
+def _say_replaced(what: deploy_parameters.Deployed, name: str, pool: str | None) -> None:
+    """Say which earlier deployment of the same name this one replaces. `pool`: its work pool; None if it is served."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
@@ -230,6 +230,13 @@ def _say_replaced(what: deploy_parameters.Deployed, name: str) -> None:
         key: value for key, value in what.parameters.items() if value
     }:
         print(f"it replaces the earlier {what.flow}/{name} with the parameters {before}", flush=True)
+    if old.work_pool_name != pool:
+        moved = f"{what.flow}/{name} moves from {_place(old.work_pool_name)} to {_place(pool)}"
+        print(f"{moved}; --name NAME makes another deployment", flush=True)
+
+
+def _place(pool: str | None) -> str:
+    return "the process that served it" if pool is None else f"the pool '{pool}'"
 
 
 def _watch(_: Path, home: Path, options: argparse.Namespace) -> None:

@@ -6,6 +6,8 @@ import argparse
 import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -19,6 +21,8 @@ from .graph import Executor, GraphReader, Selection, find_root, select
 from .temporary_server import start_temporary
 
 EXAMPLE = "online report"
+_LOOK_EVERY, _PATIENCE = 5.0, 30.0
+"""The seconds between two looks at a server, and how long it may take to answer while the machine is busy."""
 
 
 class _ServerLostError(PipelineError):
@@ -97,6 +101,7 @@ def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
     url = server.find(home)
     if url is not None:
         server.attach(home, url)
+        threading.Thread(target=_report_outages, args=(url,), daemon=True).start()
     reader = GraphReader(root, targets)
     if url is None and not select(reader.stages, selection):
         # Nothing to record, so that no server has to be started, which takes seconds.
@@ -119,6 +124,17 @@ def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
         return 0
     print(escaped(str(state.message)), file=sys.stderr)
     return 128 + signal.SIGINT if state.is_cancelled() else 1
+
+
+def _report_outages(url: str) -> None:
+    """Say when a server that this flow did not start stops answering, and when it answers again."""
+    here = True
+    while True:
+        time.sleep(_LOOK_EVERY)
+        if server.answers(url, _PATIENCE) is not here:
+            here = not here
+            lost = "does not answer. Start it again: `posttrain server`. The running stages go on"
+            print(f"Prefect's server at {url} {'answers again' if here else lost}", file=sys.stderr, flush=True)
 
 
 def raise_exit(number: int, _: FrameType | None) -> NoReturn:

@@ -186,6 +186,8 @@ def named_sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
         if file.is_file():
             return checked_sweep_name(file.stem), read_sweep(file, data)
     grid: dict[str, Any] = dict(values_of(word) for word in options.set)
+    if (unread := FOLDER / f"{options.name}.yaml").is_file():
+        print(escaped(f"note: {unread} is not read, because -S is given"), file=sys.stderr)
     if options.random:
         data["random"] = Random(draws=options.random, over=grid)
     elif grid:

@@ -140,6 +140,12 @@ def test_a_worker_of_a_pool_runs_it(project: Project, tmp_path: Path) -> None:
     assert misspelt.returncode == 1
     assert f"no work pool '{pool}s'. Did you mean '{pool}'? If not, `--new` creates '{pool}s'" in misspelt.stderr
     assert {made["name"] for made in project.api("work_pools/filter")}.isdisjoint({f"{pool}s"})
+    for place in (f"{pool}s", pool):
+        words[4] = place
+        moved = subprocess.run(
+            [sys.executable, *words, "--new"], cwd=project.root, env=project.env, capture_output=True, text=True
+        )
+        assert f"to the pool '{place}'; --name NAME makes another deployment" in moved.stdout, moved.stderr
     assert 'PREFECT_API_AUTH_STRING="$(cat' in done.stdout
     assert project.env["PREFECT_API_AUTH_STRING"] not in done.stdout + done.stderr
     with started(project, log, "-m", "prefect", "worker", "start", "--pool", pool):

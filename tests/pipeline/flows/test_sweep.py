@@ -338,6 +338,8 @@ def test_help_and_nothing_to_do(
     out = capsys.readouterr().out
     assert out.count("to run  ") == 4
     assert "4 experiments, 0 done, 4 to run" in out
+    named_sweep(parser().parse_args(["kl", "-S", f"{BETA}=0.5"]))
+    assert "note: sweeps/kl.yaml is not read, because -S is given" in capsys.readouterr().err
     told = plan_data(parser().parse_args(["kl", "--plan", "--jobs", "3"]))
     assert [told["sweep"], told["targets"], told["jobs"]] == ["kl", [], 3]
     assert [trial["name"] for trial in told["experiments"]] == re.findall(r"(?m)^(kl\S+)  to run", out)

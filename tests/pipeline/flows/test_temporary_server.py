@@ -104,12 +104,13 @@ def test_a_flow_that_loses_a_server_that_stays_says_so_and_ends(bare: Project) -
     words = [sys.executable, "-m", "flows.server", "--port", "0"]
     with subprocess.Popen(words, cwd=bare.root, env=bare.env, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None and "http://127.0.0.1:" in server.stdout.readline()
-        bare.trouble(prepare={"seconds": 3})
+        bare.trouble(prepare={"seconds": 12})
         flow = replace(bare, env={**bare.env, "PREFECT_CLIENT_MAX_RETRIES": "1"}).start()
         bare.wait_begun("prepare")
         server.kill()
     ended = bare.finish(flow)
     assert ended.code == 1 and "Prefect's server has stopped answering" in ended.err
+    assert "does not answer. Start it again: `posttrain server`" in ended.err
     assert "Still processing items" not in ended.err
     assert (bare.root / "prepare.txt").exists(), "a running stage finishes"
 
