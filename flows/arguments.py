@@ -38,13 +38,6 @@ def seconds(text: str) -> float:
     return value
 
 
-def prefect_name(text: str) -> str:
-    """Return a name that Prefect accepts."""
-    if not text.strip() or any(sign in text for sign in "/%&><"):
-        raise ArgumentTypeError(f"'{text}' is not a name: it may not be empty or contain / % & > <")
-    return text
-
-
 def cron(text: str) -> str:
     """Check the form of a cron schedule. `check_schedule` checks the rest.
 

@@ -72,15 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pool.add_argument(
         "pool",
         metavar="POOL",
-        type=arguments.prefect_name,
         help="the work pool; it is created if none has a similar name",
     )
     pool.add_argument("--new", action="store_true", help="create the pool even if another has a similar name")
     for command in (serve, pool):
         deploy_parameters.add_arguments(command)
-        command.add_argument(
-            "--name", type=arguments.prefect_name, default="scheduled", help="the deployment's name; default: scheduled"
-        )
+        command.add_argument("--name", default="scheduled", help="the deployment's name; default: scheduled")
         schedule = command.add_mutually_exclusive_group()
         schedule.add_argument("--cron", type=arguments.cron, help="run on this schedule, e.g. '0 3 * * *'")
         schedule.add_argument("--every", type=arguments.seconds, metavar="SECONDS", help="run at this interval")
@@ -147,6 +144,7 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
 
 
 def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
+    deploy_parameters.checked_name(options.pool, "work pool", "deploy pool", "deploy pool gpus")
     what = deploy_parameters.deployed(options)
     _hold_name(home, what.flow, options.name)
     _need_server(home)

@@ -87,11 +87,11 @@ def _check_one(trial: Trial) -> None:
         raise ParamsError(what=error.what, where=error.where, fix=fix) from error
 
 
-def checked_name(name: str) -> str:
-    """Return the name of a deployment. Reject characters that are not allowed in Prefect's addresses."""
+def checked_name(name: str, what: str = "deployment", where: str = "--name", example: str = "--name nightly") -> str:
+    """Return the name of a deployment or pool. Reject characters that are not allowed in Prefect's addresses."""
     if not name.strip() or any(letter in name for letter in "/%&><"):
-        fix = "Use letters, digits, - and _, e.g. --name nightly"
-        raise ParamsError(what=f"'{name}' is not a valid name for a deployment", where="--name", fix=fix)
+        fix = f"Use letters, digits, - and _, e.g. {example}"
+        raise ParamsError(what=f"'{name}' is not a valid name for a {what}", where=where, fix=fix)
     return name
 
 

@@ -139,7 +139,7 @@ class Readers:
         told = " ".join(found["notes"])
         for mean in found["settings"]:
             label = mean["label"]
-            name = label.partition(" (code of")[0]
+            name = re.split(r" \((?:code of|not current)", label)[0]
             members = name.split(" + ")  # runs that differ in their seeds alone are one setting
             if any(f"{one}: {why}" in told for one in members for why in DOUBTED) or "=" in name:
                 continue

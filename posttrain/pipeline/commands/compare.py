@@ -67,7 +67,9 @@ def run(arguments: Namespace) -> str:
     chosen = selection.policies
     notes = [f"no result of {name}: it still runs, or it failed (.sweeps/{name}.log)" for name in selection.unfinished]
     notes += selection.notes
-    notes += _not_current({one.policy: one.name for one in chosen if not one.weights})
+    outdated = _not_current({one.policy: one.name for one in chosen if not one.weights})
+    notes += outdated.values()
+    chosen = [replace(one, is_current=bool(one.weights) or one.policy not in outdated) for one in chosen]
     if arguments.metric:
         notes += without_value(chosen, arguments.metric)
         chosen = [by_metric(one, arguments.metric) for one in chosen]
@@ -120,19 +122,19 @@ def _typed(arguments: Namespace) -> str:
     return shlex.join(["compare", *arguments.names, *words, *["--greedy"] * arguments.greedy])
 
 
-def _not_current(names: Mapping[str, str]) -> list[str]:
-    """Return a note for each policy whose results are out of date for its model, settings or code.
+def _not_current(names: Mapping[str, str]) -> dict[str, str]:
+    """Return a note for each policy of the workspace whose results are out of date for its model, settings or code.
 
     `names`: policy -> its name in the table, which is `workspace` next to commits and experiments.
     """
     from posttrain.pipeline.report.stale_results import staleness
 
     if not names:
-        return []
-    return [
-        f"{names.get(label, label)}: its results are not current ({why})"
+        return {}
+    return {
+        label: f"{names.get(label, label)}: its results are not current ({why})"
         for label, why in staleness(names.keys()).reasons.items()
-    ]
+    }
 
 
 def _tokens(arguments: Namespace) -> str:

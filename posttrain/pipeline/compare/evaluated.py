@@ -59,6 +59,8 @@ class EvaluatedPolicy:
     """`online: custom/reward.py` -> digest, for all code and packages of the runs behind it; empty if not requested."""
     trained: str = ""
     """The digest of its weights; empty if the model is missing."""
+    is_current: bool = True
+    """False if its results are out of date for its model, settings or code."""
     unverified: tuple[str, ...] = ()
     """The runs behind it without a record, so that nobody can tell whether they ran as dvc.lock says."""
     rows: pl.DataFrame = field(default_factory=pl.DataFrame)

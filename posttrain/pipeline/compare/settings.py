@@ -69,17 +69,22 @@ def meaning_of(label: str, settings: Flat) -> Flat:
 
 
 def grouped(policies: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]:
-    """Return the settings with their trainings, and notes for the reader."""
-    alike: dict[tuple[str | None, ...], list[EvaluatedPolicy]] = {}
+    """Return the settings with their trainings, and notes for the reader.
+
+    Results that are not current are not pooled with results that are.
+    """
+    alike: dict[tuple[str | bool | None, ...], list[EvaluatedPolicy]] = {}
     compared = flat_settings(policies)
     keys = differing(compared)
     varying = [] if len({policy.policy for policy in policies}) > 1 else factors(compared)
     for evaluated, flat in zip(policies, compared, strict=True):
-        alike.setdefault(tuple(flat.get(key) for key in keys), []).append(evaluated)
+        alike.setdefault((*(flat.get(key) for key in keys), evaluated.is_current), []).append(evaluated)
+    apart = [trained for (*key, current), trained in alike.items() if not current and (*key, True) in alike]
     notes: list[str] = []
     settings: list[Setting] = []
     for trained, other in _by_code(alike.values()):
-        label = f"{_label(varying, trained)}{other}"
+        outdated = " (not current)" if any(trained[0] in one for one in apart) else ""
+        label = f"{_label(varying, trained)}{other}{outdated}"
         unlike_ones = distinct(trained)
         if len(unlike_ones) < len(trained):
             notes.append(

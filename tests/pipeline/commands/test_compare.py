@@ -48,10 +48,10 @@ def test_the_command_is_shown_as_it_was_typed() -> None:
 
 
 def test_results_that_are_not_current_are_noted() -> None:
-    assert module._not_current({}) == []
-    (line,) = module._not_current({"sft": "sft"})
+    assert module._not_current({}) == {}
+    (line,) = module._not_current({"sft": "sft"}).values()
     assert line.startswith("sft: its results are not current (out of date: ")
-    (line,) = module._not_current({"sft": "workspace"})
+    (line,) = module._not_current({"sft": "workspace"}).values()
     assert line.startswith("workspace: its results are not current (out of date: "), "as the table names it"
 
 

@@ -333,6 +333,20 @@ def test_a_training_of_one_seed_has_no_interval_of_its_metric(seeded: Path) -> N
     assert "In training at equal steps (40 steps): cannot tell" in as_text(found, "sampled")
 
 
+def test_results_that_are_not_current_are_no_seeds_of_those_that_are(seeded: Path) -> None:
+    low, other, high = select(["low_1", "low_2", "high_1"], None, "sampled")
+    pooled = [setting["names"] for setting in as_data(compare([low, other, high]))["settings"]]
+    assert ("low_1", "low_2") in pooled
+    old = replace(other, is_current=False)
+    assert sorted(setting["label"] for setting in as_data(compare([low, old, high]))["settings"]) == [
+        "high_1",
+        "low_1",
+        "low_2 (not current)",
+    ]
+    both = [replace(one, is_current=False) for one in (low, other)]
+    assert [setting["names"] for setting in as_data(compare([*both, high]))["settings"]] == pooled
+
+
 def test_results_that_are_not_current_are_named(finished: Path) -> None:
     shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
     asked = parser("compare").parse_args(["compare", "dpo", "grpo"])
