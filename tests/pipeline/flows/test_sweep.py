@@ -160,8 +160,10 @@ def test_a_sweep_stops_when_two_experiments_fail_alike(small: Project) -> None:
     done = subprocess.run(words, cwd=small.root, env=small.env, text=True, capture_output=True, timeout=100)
     assert done.returncode == 1
     assert re.findall(r"^\[./4\] \S+  (\w+)", done.stdout, re.MULTILINE) == ["Failed", "Failed", "NotRun", "NotRun"]
-    said = "stopped, because two experiments failed alike at 'online': the reward cannot be read"
-    assert done.stderr.strip().endswith(said), done.stderr
+    cause, *logs, end = done.stderr.strip().splitlines()[-4:]
+    assert cause == "2 experiments failed at 'online': the reward cannot be read", done.stderr
+    assert all(re.fullmatch(r"  \.sweeps/kl-\S+\.log", log) for log in logs)
+    assert end == "The others were not started, because two experiments failed alike"
 
 
 def test_failures_are_alike_by_stage_and_error(tmp_path: Path) -> None:
