@@ -76,7 +76,7 @@ compare: env ## compare runs or settings on the same held-out prompts (NAMES="a 
 	@$(BIN)/python -m posttrain compare $(NAMES)
 
 experiments: env ## list DVC's experiments with the settings and figures that changed
-	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|tasks|posttrain|custom|code|params\.yaml|constraints\.txt)(/|$$)'
+	@$(BIN)/dvc exp show --only-changed --drop '^(data|completions|models|plots|results|metrics|report|stages|tasks|posttrain|custom|code|params\.yaml|constraints\.txt)(/|$$)'
 
 test: env ## the quick tests, a real pipeline and a real flow among them (about 6 minutes on two idle cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(TESTS)
