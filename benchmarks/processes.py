@@ -45,7 +45,7 @@ def _as(model: Any, *, empty: bool) -> Any:
     return model
 
 
-def measure(rank: int, size: int, meeting: str, shape: str) -> float:
+def measure(rank: int, size: int, meeting: str, shape: str, *, threads: int, steps: int = STEPS) -> float:
     """Return the median seconds of a step of this process and the others."""
     import torch
 
@@ -59,7 +59,7 @@ def measure(rank: int, size: int, meeting: str, shape: str) -> float:
     from posttrain.train.optimizer import AdamW, OptimizerParams
     from posttrain.train.step import StepClosure
 
-    runtime = Runtime(DeviceParams(device="cpu", precision="fp32", threads=2 // size))
+    runtime = Runtime(DeviceParams(device="cpu", precision="fp32", threads=threads))
     if size > 1:
         world.connect(rank, size, meeting)
     rows, length, micro_tokens = WORK[shape]
@@ -67,10 +67,10 @@ def measure(rank: int, size: int, meeting: str, shape: str) -> float:
     mesh = mesh_of(runtime.device, None) if size > 1 else None
     models = ModelSet.of(start_model(shape), runtime, objective.needs, None, reference_moves=False, mesh=mesh)
     object.__setattr__(models, "micro_tokens", micro_tokens)
-    update = AdamW({"policy": (models.policy, 1e-4)}, OptimizerParams(), WARM + STEPS)
+    update = AdamW({"policy": (models.policy, 1e-4)}, OptimizerParams(), WARM + steps)
     draw, vocabulary = torch.Generator().manual_seed(0), models.policy.config.vocab_size
     seconds = []
-    for _ in range(WARM + STEPS):
+    for _ in range(WARM + steps):
         ids = torch.randint(2, vocabulary, (rows, length), generator=draw).tolist()
         batch = collate([Example([TokenRow(row[:1], row[1:])]) for row in ids])
         prepared = objective.prepare(batch.columns, {})
@@ -105,7 +105,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.process:
         rank, size, meeting, shape = arguments.process
-        print(measure(int(rank), int(size), meeting, shape))
+        print(measure(int(rank), int(size), meeting, shape, threads=2 // int(size)))
         return
     print(f"{machine()}: seconds of a step, median of {arguments.pairs} pairs\n")
     print("| shape | 1 process, 2 threads | 2 processes, 1 thread | ratio (least, most) |\n| --- | --- | --- | --- |")

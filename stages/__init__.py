@@ -27,11 +27,15 @@ try:
     set_numerics()  # before torch is imported; it is recorded
 except PosttrainError as error:
     sys.exit(f"error: {error.what}. {error.fix}")
+if "OMP_WAIT_POLICY" not in os.environ:
+    # A thread that waits for the others spins for about 30 microseconds, then sleeps. If it slept at once, two threads
+    # would be slower than one; if it spun for as long as libgomp's default, a busy machine would be many times slower.
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 for _name, _value in {
     # polars and Arrow return freed memory at once: reading a large table takes a fifth less memory
     "_RJEM_MALLOC_CONF": "dirty_decay_ms:0,muzzy_decay_ms:0",
     "MIMALLOC_PURGE_DELAY": "0",
-    "OMP_WAIT_POLICY": "PASSIVE",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "DO_NOT_TRACK": "1",
