@@ -1,6 +1,6 @@
 """Speed of two CPU threads compared with one, by how long a waiting thread spins, on an idle and on a busy machine.
 
-python -m benchmarks.threads [--pairs 3] [--shapes T S]     prints a table (docs/reports/studies.md)
+python -m benchmarks.threads [--pairs 3] [--shapes T]     prints a table (docs/reports/studies.md)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from benchmarks.machine import machine
 from benchmarks.processes import WORK, measure
 
-STEPS: Final = 12
+STEPS: Final = 6
 WAITS: Final = {
     "stages (1,000 turns)": {},
     "no spinning": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"},
@@ -60,7 +60,7 @@ def main() -> None:
     """Print a row for each shape and way of waiting."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.threads", description=__doc__)
     parser.add_argument("--pairs", type=int, default=3, help="alternations")
-    parser.add_argument("--shapes", nargs="+", default=["T", "S"], choices=list(WORK))
+    parser.add_argument("--shapes", nargs="+", default=["T"], choices=list(WORK))
     parser.add_argument("--process", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.process:

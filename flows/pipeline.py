@@ -103,6 +103,9 @@ def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
         server.attach(home, url)
         threading.Thread(target=_report_outages, args=(url,), daemon=True).start()
     reader = GraphReader(root, targets)
+    if not reader.stages:  # reading the graph has brought the only hidden stage up to date
+        print("the stage 'code' is up to date")
+        return 0
     if url is None and not select(reader.stages, selection):
         # Nothing to record, so that no server has to be started, which takes seconds.
         print(artifacts.table(reader.stages, {stage.name: Outcome("Cached") for stage in reader.stages}))

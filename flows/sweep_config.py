@@ -80,10 +80,21 @@ class Sweep(Params):
         default_factory=list, description="stages to run, with the stages they need; default: all"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_seed(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and "seed" in data:  # runs have this key
+            raise ValueError("seed: unknown key. Did you mean 'seeds' or 'random.seed'?")
+        return data
+
     @model_validator(mode="after")
     def _not_empty(self) -> Sweep:
         if not (self.grid or self.settings or self.random or self.seeds):
             raise ValueError("nothing to run. Add grid, settings, random or seeds")
+        for key, values in {**self.grid, "seeds": self.seeds}.items():
+            texts = [json.dumps(value, sort_keys=True) for value in values]
+            if twice := [text for text in texts if texts.count(text) > 1]:
+                raise ValueError(f"{key} has the value {twice[0]} twice. Give each value once")
         return self
 
     @property
@@ -103,7 +114,8 @@ class Trial:
 
 def read_sweep(file: Path, instead: Mapping[str, Any]) -> Sweep:
     """Return a sweep from its file. `instead` replaces some of its values."""
-    return check(Sweep, {**read_yaml(file), **instead}, where="sweep", file=str(file))
+    data = read_yaml(file, needs="grid, settings, random or seeds (docs/results.md)")
+    return check(Sweep, {**data, **instead}, where="sweep", file=str(file))
 
 
 def check_sweep(data: Mapping[str, Any], place: str) -> Sweep:
@@ -125,6 +137,9 @@ def trials(name: str, sweep: Sweep) -> list[Trial]:
     settings = [*(grid if sweep.grid else []), *sweep.settings, *_random_settings(sweep.random)] or [{}]
     keys = sweep.seed_keys or sorted({f"{_section(key)}.seed" for key in sweep.swept}) or [SEED]
     if sweep.seeds:
+        if both := [key for key in sweep.swept if key in keys or key == SEED]:
+            fix = "Give the seeds once: remove the key, or the seeds (--seeds)"
+            raise ParamsError(what=f"'{both[0]}' is varied, and there are seeds for it too", where="sweep", fix=fix)
         settings = [{**setting, **dict.fromkeys(keys, seed)} for setting in settings for seed in sweep.seeds]
     by_name = {trial.name: trial for trial in (Trial(_name(name, overrides), overrides) for overrides in settings)}
     return list(by_name.values())

@@ -34,6 +34,9 @@ def parse(words: Sequence[str]) -> Namespace:
         raise ParamsError(what=f"unknown command '{words[0]:.80}'", where="posttrain", fix=or_package(fix))
     top = parser(named)
     arguments, odd = top.parse_known_args(words)
+    if odd and "targets" in arguments and not any(word.startswith("-") for word in odd):
+        # argparse takes targets that follow an option only if a command has no other positional argument
+        arguments.targets, odd = [*arguments.targets, *odd], []
     if odd:  # of the parser of the whole line, which would print its own usage
         chosen = _chosen(top, words)
         message = f"unrecognized argument{'s' * (len(odd) > 1)}: {' '.join(odd)}"

@@ -113,13 +113,17 @@ def compare(policies: Sequence[EvaluatedPolicy], against: str | None = None) -> 
 
 
 def _same(left: Setting, right: Setting) -> str:
-    """Return what is the same in both settings: their completions, or at least their weights."""
-    if len({policy.model for setting in (left, right) for policy in setting.trained}) > 1:
-        return ""
+    """Return what is the same in two settings of one policy."""
+    several = len({policy.model for setting in (left, right) for policy in setting.trained}) > 1
+    return "" if several else what_is_same(left.trained, right.trained)
+
+
+def what_is_same(left: Sequence[EvaluatedPolicy], right: Sequence[EvaluatedPolicy]) -> str:
+    """Return what is the same in the trainings of both sides: `completions`, or at least `weights`, or ""."""
     for what in ("completions", "weights"):
         sides = [
-            {policy.completions if what == "completions" else policy.trained for policy in setting.trained}
-            for setting in (left, right)
+            {policy.completions if what == "completions" else policy.trained for policy in side}
+            for side in (left, right)
         ]
         if sides[0] == sides[1] and "" not in sides[0]:
             return what
@@ -133,9 +137,14 @@ def verdict(pair: Pair, labels: Sequence[str]) -> str:
 
 def _by_score(pair: Pair, labels: Sequence[str]) -> str:
     if pair.same:
-        how = "scored" if pair.same == "completions" else "measured"
-        return f"the same {pair.same}, {how} differently" if pair.finding.mean else f"the same {pair.same}"
+        return same_in_words(pair.same, pair.finding)
     return in_words(pair.finding, labels[pair.left], labels[pair.right])
+
+
+def same_in_words(same: str, finding: Finding) -> str:
+    """Return in words what two sides share, and that their scores differ, if they do."""
+    how = "scored" if same == "completions" else "measured"
+    return f"the same {same}, {how} differently" if finding.mean else f"the same {same}"
 
 
 def in_words(finding: Finding, left: str, right: str) -> str:

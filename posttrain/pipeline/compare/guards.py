@@ -34,7 +34,7 @@ class Fall:
     """The metric of `label` minus the metric of `than`."""
 
     def __str__(self) -> str:
-        change = f"{self.finding.mean:+.3f}, 95 % interval [{self.finding.low:+.3f}, {self.finding.high:+.3f}]"
+        change = f"{self.finding.mean:+z.3f}, 95 % interval [{self.finding.low:+z.3f}, {self.finding.high:+z.3f}]"
         means = f"from {self.before:.3f} in {self.than} to {self.after:.3f} in {self.label}"
         return f"{self.metric} fell {means} ({change}; it is in must_not_fall)"
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from posttrain.errors import PipelineError
 from posttrain.pipeline.compare.cells import Cells, Context, LeftOut, Trainings
-from posttrain.pipeline.compare.comparison import in_words
+from posttrain.pipeline.compare.comparison import in_words, same_in_words, what_is_same
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.pipeline.compare.factors import Factor, Flat, Level, factor_named, level_named
 from posttrain.pipeline.compare.guards import Fall, by_metric, guarded, untested
@@ -38,8 +38,8 @@ class Question:
     why_not: str = ""
     replicates: str = ""
     """`pairs` or `seeds`: what counts as independent; empty if there is one seed."""
-    same: bool = False
-    """True if all pairs have the same weights."""
+    same: str = ""
+    """`completions` or `weights` if all pairs have the same."""
     falls: tuple[Fall, ...] = ()
 
     @property
@@ -52,7 +52,9 @@ class Question:
         """The answer, in the words of `compare`."""
         if self.finding is None:
             return f"cannot tell: {self.why_not}"
-        answer = "the same weights" if self.same else in_words(self.finding, self.level, self.against)
+        answer = in_words(self.finding, self.level, self.against)
+        if self.same:
+            answer = same_in_words(self.same, self.finding)
         return "; ".join([answer, *map(str, self.falls)])
 
 
@@ -139,7 +141,7 @@ def planned(
     alone = [findings([one.difference])[0] for one in single]
     questions = [_answered(*one) for one in zip([*several, *single], [*corrected, *alone], strict=True)]
     notes += untested(have.policies, watched)
-    notes += few_seeds([one.text for one in questions if one.seeds == FEW])
+    notes += few_seeds([one.text for one in questions if one.seeds == FEW and not one.same])
     return Planned(len(policies[0].prompts), len(have.policies), [*questions, *unknown], list(dict.fromkeys(notes)))
 
 
@@ -228,7 +230,8 @@ def _answered(measured: _Measured, finding: Finding) -> Question:
             if tested.high < 0:
                 question = pairs.question
                 falls.append(Fall(name, question.level, question.against, float(before), float(after), tested))
-    same = all(one.trained and one.trained == other.trained for one, other in zip(pairs.left, pairs.right, strict=True))
+    both = {what_is_same([one], [other]) for one, other in zip(pairs.left, pairs.right, strict=True)}
+    same = "" if "" in both else min(both, key=("weights", "completions").index)
     most = 1.0 if are_shares([scores(pairs.left), scores(pairs.right)]) else np.inf
     limited = replace(finding, low=max(finding.low, -most), high=min(finding.high, most))
     question = replace(pairs.question, finding=limited, same=same, falls=tuple(falls))

@@ -56,9 +56,9 @@ def _row(question: Question) -> list[str]:
     finding = question.finding
     if finding is None:
         return [question.text, "-", "-", "-", question.verdict, "0", "0"]
-    interval = f"[{finding.low:+.3f}, {finding.high:+.3f}]"
+    interval = f"[{finding.low:+z.3f}, {finding.high:+z.3f}]"
     counts = [str(question.seeds), str(question.pairs)]
-    return [question.text, f"{finding.mean:+.3f}", interval, p_text(finding.p_value), question.verdict, *counts]
+    return [question.text, f"{finding.mean:+z.3f}", interval, p_text(finding.p_value), question.verdict, *counts]
 
 
 def p_text(p_value: float) -> str:

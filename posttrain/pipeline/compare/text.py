@@ -166,10 +166,11 @@ def _pairs(pairs: Sequence[Pair], labels: Sequence[str]) -> str:
     for pair in ranked[:MOST_PAIRS]:
         finding = pair.finding
         interval, p = (
-            f"[{finding.low:+.3f}, {finding.high:+.3f}]",
+            f"[{finding.low:+z.3f}, {finding.high:+z.3f}]",
             f"{finding.p_value:.3f}" if finding.p_value >= 0.001 else "<.001",
         )
-        rows.append([labels[pair.left], labels[pair.right], f"{finding.mean:+.3f}", interval, p, verdict(pair, labels)])
+        sides, mean = (labels[pair.left], labels[pair.right]), f"{finding.mean:+z.3f}"
+        rows.append([*sides, mean, interval, p, verdict(pair, labels)])
     text = "\n".join(text_table(rows, left=(0, 1, 5)))
     hidden = len(ranked) - MOST_PAIRS
     return text if hidden <= 0 else f"{text}\n({hidden} more, less clear; --against NAME or --json shows them)"

@@ -32,8 +32,11 @@ def refuse_swollen(path: str | os.PathLike[str]) -> None:
         return
 
 
-def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return a YAML file as read-only plain data. It is parsed once per process, and again after an edit."""
+def read_yaml(path: str | os.PathLike[str], needs: str = "one section per stage") -> dict[str, Any]:
+    """Return a YAML file as read-only plain data. It is parsed once per process, and again after an edit.
+
+    `needs`: what the file must have, for the error about one that has nothing.
+    """
     file = Path(path)
     if not file.is_file():
         raise ParamsError(what="file not found", where=str(file), fix="Run in the project's root folder")
@@ -43,7 +46,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise _unreadable(error, str(file)) from error
     data = _parsed(text, str(file))
     if not isinstance(data, dict):
-        raise ParamsError(what="holds no sections", where=str(file), fix="It needs one section per stage")
+        raise ParamsError(what="holds no sections", where=str(file), fix=f"It needs {needs}")
     return dict(data)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
-
-import numpy as np
 
 from posttrain.pipeline.compare.bands import Band
 from posttrain.pipeline.report.markup import Markup, element
@@ -59,10 +58,21 @@ def _said(labels: Sequence[str]) -> str:
 
 def _axes(low: float, high: float, last: float) -> list[Markup]:
     parts = []
-    for share in np.linspace(0, 1, TICKS):
-        y, x = 8 + (HIGH - BELOW - 8) * (1 - share), LEFT + (WIDE - LEFT - 8) * share
+    for value in round_values(low, high):
+        y = 8 + (HIGH - BELOW - 8) * (high - value) / (high - low)
         parts.append(element("line", class_="grid", x1=str(LEFT), x2=str(WIDE - 8), y1=f"{y:.1f}", y2=f"{y:.1f}"))
-        value = f"{low + share * (high - low):.3g}"
-        parts.append(element("text", value, x=str(LEFT - 6), y=f"{y + 4:.1f}", class_="at"))
-        parts.append(element("text", f"{last * share:.0f}", x=f"{x:.1f}", y=str(HIGH - 8), class_="step"))
+        parts.append(element("text", f"{value:.10g}", x=str(LEFT - 6), y=f"{y + 4:.1f}", class_="at"))
+    for step in round_values(0.0, last, least=1.0):
+        x = LEFT + (WIDE - LEFT - 8) * step / last
+        parts.append(element("text", f"{step:.0f}", x=f"{x:.1f}", y=str(HIGH - 8), class_="step"))
     return parts
+
+
+def round_values(low: float, high: float, least: float = 0.0) -> list[float]:
+    """Return up to six round numbers from low to high, evenly apart by `least` or more."""
+    apart = max((high - low) / TICKS, least)
+    power = math.floor(math.log10(apart))
+    # A factor of whole numbers: 3 * 0.1 would print as 0.30000000000000004.
+    factor = next(one for one in (1, 2, 5, 10) if one * 10.0**power >= apart * (1 - 1e-9))
+    unit = 10.0**-power
+    return [nth * factor / unit for nth in range(math.ceil(low * unit / factor), math.floor(high * unit / factor) + 1)]

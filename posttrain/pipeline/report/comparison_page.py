@@ -107,5 +107,5 @@ def _difference(comparison: Comparison, place: int, base: int) -> tuple[str, str
         if {pair.left, pair.right} == {place, base} and place != base:
             sign = 1 if pair.left == place else -1
             low, high = sorted((sign * pair.finding.low, sign * pair.finding.high))
-            return f"{sign * pair.finding.mean:+.3f} [{low:+.3f}, {high:+.3f}]", _verdict(pair, sign)
+            return f"{sign * pair.finding.mean:+z.3f} [{low:+z.3f}, {high:+z.3f}]", _verdict(pair, sign)
     return "-", ""

@@ -192,7 +192,7 @@ def verdict(figures: Figures) -> str:
     """Return a verdict on a difference: better, worse or cannot tell. `(1 seed)`: it holds only for these trainings."""
     if "gain" not in figures:
         return ""
-    fell = [f"{key.removeprefix(FELL)} fell {change:+.3f}" for key, change in figures.items() if key.startswith(FELL)]
+    fell = [f"{key.removeprefix(FELL)} fell {change:+z.3f}" for key, change in figures.items() if key.startswith(FELL)]
     return "; ".join([_by_score(figures), *fell])
 
 
@@ -224,7 +224,7 @@ def result_rows(summary: Mapping[str, Figures]) -> list[list[str]]:
             name,
             *([f"{figures.get('seeds', 1):.0f}"] if _has_seeds(summary) else []),
             score_cell(figures),
-            f"{figures['gain']:+.3f} [{figures['gain_low']:+.3f}, {figures['gain_high']:+.3f}]"
+            f"{figures['gain']:+z.3f} [{figures['gain_low']:+z.3f}, {figures['gain_high']:+z.3f}]"
             if "gain" in figures
             else "-",
             verdict(figures),

@@ -6,12 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from posttrain.errors import PipelineError
 from posttrain.pipeline.compare.cells import LeftOut
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy
+from posttrain.pipeline.compare.moved import scored_rows
 from posttrain.pipeline.compare.planned import Planned, planned
+from posttrain.pipeline.compare.planned_text import answered
 from tests.pipeline.compare.trained import PROMPTS, study, trained
 
 
@@ -168,9 +171,30 @@ def test_prompts_without_a_score_are_left_out_and_counted() -> None:
 
 
 def test_equal_weights_in_both_levels_are_said() -> None:
-    pairs = [trained(name, seed=seed, trained=str(seed)) for name in ("grpo", "cispo") for seed in (1, 2)]
+    same = {"trained": "w", "scores_P": np.full(PROMPTS, 0.5)}
+    pairs = [trained(name, seed=seed, **same) for name in ("grpo", "cispo") for seed in (1, 2)]
     (question,) = planned(pairs, ["algorithm"]).questions
     assert question.verdict == "the same weights"
+    pairs = [trained(name, trained="w", gain=gain) for name, gain in (("grpo", 0.0), ("cispo", 0.1))]
+    (question,) = planned(pairs, ["algorithm"]).questions
+    assert question.verdict == "the same weights, measured differently"
+
+
+def test_equal_completions_in_both_levels_are_said() -> None:
+    def rows(text: str) -> pl.DataFrame:
+        one = {"id": [f"{text}:0"], "prompt_id": ["p"], "sample": [0], "greedy": [False], "completion_ids": [[1]]}
+        said = {"prompt": [[{"content": "q"}]], "problem": ["q"], "completion": [text], "reward": [1.0]}
+        return scored_rows(pl.DataFrame({**one, **said}))
+
+    pairs = [
+        trained("grpo", beta, seed, rows=rows(str(seed)), scores_P=np.full(PROMPTS, seed / 4))
+        for beta in ("none", "0.04")
+        for seed in (1, 2)
+    ]
+    found = planned(pairs, ["kl"])
+    assert found.questions[0].verdict == "the same completions"
+    assert not any("Two seeds" in note for note in found.notes), "more seeds would not tell more"
+    assert "Cannot tell" not in answered(found) and "More seeds" not in answered(found)
 
 
 def guarded(policy: EvaluatedPolicy, value: float) -> EvaluatedPolicy:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +46,34 @@ def test_a_range_is_ordered_and_a_sweep_has_something_to_run() -> None:
         Sweep()
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"grid": {LR: [0.1, 0.1]}}, f"{LR} has the value 0.1 twice"),
+        ({"seeds": [1, 2, 1]}, "seeds has the value 1 twice"),
+    ],
+)
+def test_a_value_that_is_given_twice_is_an_error(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Sweep(**values)
+
+
+@pytest.mark.parametrize("key", ["seed", "online.runs.grpo.seed"])
+def test_seeds_are_given_once(key: str) -> None:
+    with pytest.raises(ParamsError, match=f"'{key}' is varied, and there are seeds for it too"):
+        trials("s", Sweep(grid={key: [1, 2]}, seeds=[3]))
+    assert len(trials("s", Sweep(grid={key: [1, 2]}))) == 2
+
+
+def test_a_sweep_file_without_values(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    with pytest.raises(ParamsError, match=r"holds no sections\. It needs grid, settings, random or seeds"):
+        read_sweep(tmp_path / "empty.yaml", {})
+    (tmp_path / "seed.yaml").write_text("seed: 1\n")
+    with pytest.raises(ParamsError, match=r"sweep: seed: unknown key\. Did you mean 'seeds' or 'random\.seed'"):
+        read_sweep(tmp_path / "seed.yaml", {})
+
+
 def test_the_keys_that_vary() -> None:
     over = {"c": [1], LR: Range(low=1e-5, high=1e-3)}
     sweep = Sweep(grid={"a": [1]}, settings=[{"b": 1}, {"a": 2}], random=Random(draws=1, over=over))
@@ -71,7 +101,6 @@ def test_every_setting_has_every_seed() -> None:
     assert [trial.overrides for trial in found] == [{**setting, **seed} for setting in settings for seed in seeds]
     assert [trial.overrides for trial in trials("s", Sweep(seeds=[1, 2]))] == [{"seed": 1}, {"seed": 2}]
     assert [trial.overrides for trial in trials("s", Sweep(seeds=[1], seed_keys=["a.seed"]))] == [{"a.seed": 1}]
-    assert [trial.overrides for trial in trials("s", Sweep(grid={LR: [1, 1]}))] == [{LR: 1}]
 
 
 def test_random_settings_repeat_with_their_seed() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 import numpy as np
+import pytest
 
 from posttrain.pipeline.compare.bands import Band
-from posttrain.pipeline.report.band_chart import HIGH, MOST, WIDE, band_chart
+from posttrain.pipeline.report.band_chart import HIGH, MOST, WIDE, band_chart, round_values
 
 
 def band(label: str, *, spread: float = 0.0) -> Band:
@@ -42,3 +43,23 @@ def test_nothing_to_draw_and_a_flat_curve() -> None:
     assert band_chart("", []) == ""
     flat = Band("flat", np.array([1.0]), np.array([0.5]), np.array([0.5]), np.array([0.5]))
     assert "nan" not in band_chart("reward", [flat])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "values"),
+    [
+        (0.703, 0.938, [0.75, 0.8, 0.85, 0.9]),
+        (0.1, 0.9, [0.2, 0.4, 0.6, 0.8]),
+        (-3.0, 2.0, [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0]),
+        (2.0e-7, 4.2e-7, [2e-7, 2.5e-7, 3e-7, 3.5e-7, 4e-7]),
+        (0.0, 4200.0, [0.0, 1000.0, 2000.0, 3000.0, 4000.0]),
+    ],
+)
+def test_the_numbers_at_an_axis_are_round(low: float, high: float, values: list[float]) -> None:
+    assert round_values(low, high) == pytest.approx(values)
+    assert all(len(f"{value:.10g}") < 8 for value in round_values(low, high))
+
+
+def test_steps_are_whole_numbers() -> None:
+    assert round_values(0.0, 3.0, least=1.0) == [0.0, 1.0, 2.0, 3.0]
+    assert round_values(0.0, 1.0, least=1.0) == [0.0, 1.0]

@@ -203,7 +203,7 @@ def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> st
         return f"not compared ({error.what})"
     sides = [candidate.scores_P[None, :], champion.scores_P[None, :]]
     (finding,) = tested(sides, [(0, 1)])
-    shown = f"{finding.mean:+.3f} [{finding.low:+.3f}, {finding.high:+.3f}]"
+    shown = f"{finding.mean:+z.3f} [{finding.low:+z.3f}, {finding.high:+z.3f}]"
     if lost := len(champion.prompts) - with_scores(*sides)[0].shape[1]:
         shown += f" without {lost} prompts that have no score of both"
     if finding.low > 0:
