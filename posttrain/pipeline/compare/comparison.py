@@ -108,7 +108,8 @@ def compare(policies: Sequence[EvaluatedPolicy], against: str | None = None) -> 
     notes += untested(policies, watched)
     at = [at_equal(settings, budget) for budget in BUDGETS]
     training = [_in_training(equal, settings, pairs) for equal in at]
-    notes += [*few_seeds([mean.label for mean in means if mean.seeds == FEW]), *_unequal(means)]
+    alike = bool(held_out) and all(pair.same for pair in held_out)  # more seeds would not tell more
+    notes += [*few_seeds([mean.label for mean in means if mean.seeds == FEW and not alike]), *_unequal(means)]
     return Comparison(len(policies[0].prompts), means, held_out, training, notes, moved(policies), bands(settings))
 
 

@@ -99,3 +99,11 @@ def test_the_usage_of_the_typed_command_and_the_nearest_name(
     assert said in shown
     typed = " ".join(word for word in words[:-1] if not word.startswith("-"))
     assert shown.startswith(f"usage: posttrain {typed}".rstrip())
+
+
+def test_targets_may_follow_the_options() -> None:
+    for words in (["cpu", "report", "--name", "k"], ["cpu", "--name", "k", "report"]):
+        found = parse(["deploy", "pool", *words])
+        assert (found.pool, found.targets, found.name) == ("cpu", ["report"], "k")
+    with pytest.raises(SystemExit):
+        parse(["deploy", "pool", "cpu", "--nam", "k", "--odd", "report"])

@@ -11,6 +11,7 @@ import pytest
 
 from posttrain.errors import PipelineError
 from posttrain.pipeline.compare.cells import LeftOut
+from posttrain.pipeline.compare.comparison import compare
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy
 from posttrain.pipeline.compare.moved import scored_rows
 from posttrain.pipeline.compare.planned import Planned, planned
@@ -195,6 +196,9 @@ def test_equal_completions_in_both_levels_are_said() -> None:
     assert found.questions[0].verdict == "the same completions"
     assert not any("Two seeds" in note for note in found.notes), "more seeds would not tell more"
     assert "Cannot tell" not in answered(found) and "More seeds" not in answered(found)
+    pooled = compare(pairs)
+    assert [pair.same for pair in pooled.held_out] == ["completions"]
+    assert not any("Two seeds" in note for note in pooled.notes)
 
 
 def guarded(policy: EvaluatedPolicy, value: float) -> EvaluatedPolicy:
