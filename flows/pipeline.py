@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -15,12 +16,13 @@ from typing import NoReturn
 from posttrain.errors import PipelineError, PosttrainError
 from posttrain.measure.terminal import escaped
 
-from . import artifacts, server
+from . import artifacts, process, server
 from .artifacts import Outcome
 from .graph import Executor, GraphReader, Selection, find_root, select
 from .temporary_server import start_temporary
 
 EXAMPLE = "online report"
+_TICK = 0.5
 _LOOK_EVERY, _PATIENCE = 5.0, 30.0
 """The seconds between two looks at a server, and how long it may take to answer while the machine is busy."""
 
@@ -40,9 +42,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         return _run(options.targets, options.selection, options.executor)
     except _ServerLostError as error:
-        print(escaped(f"error: {error}"), file=sys.stderr, flush=True)
-        sys.stdout.flush()
-        os._exit(1)  # Prefect would first try to send its events to the lost server: 7 s for each
+        _exit_at_once(error, 1)
     except PosttrainError as error:
         print(escaped(f"error: {error}"), file=sys.stderr)
         return 1
@@ -121,8 +121,7 @@ def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
     try:
         state = run_pipeline(root, reader.stages, targets, selection, executor)
     except TransportError as error:
-        what, fix = "Prefect's server has stopped answering", "Finished stages are in dvc.lock. Run the flow again"
-        raise _ServerLostError(what=what, where=os.environ["PREFECT_API_URL"], fix=fix) from error
+        raise _lost_error(os.environ["PREFECT_API_URL"]) from error
     if state.is_completed():
         return 0
     print(escaped(str(state.message)), file=sys.stderr)
@@ -130,14 +129,32 @@ def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
 
 
 def _report_outages(url: str) -> None:
-    """Say when a server that this flow did not start stops answering, and when it answers again."""
-    here = True
-    while True:
-        time.sleep(_LOOK_EVERY)
-        if server.answers(url, _PATIENCE) is not here:
+    """Say when a server that this flow did not start stops answering, and when it answers again.
+
+    If the flow is interrupted meanwhile, end it as soon as no stage has run for some seconds.
+    """
+    here, idle = True, 0.0
+    for tick in count(1):
+        time.sleep(_TICK)
+        idle = idle + _TICK if process.INTERRUPTED and not here and not process.RUNNING else 0.0
+        if idle >= _LOOK_EVERY:
+            _exit_at_once(_lost_error(url), 128 + process.INTERRUPTED[0])
+        if tick * _TICK % _LOOK_EVERY == 0 and server.answers(url, _PATIENCE) is not here:
             here = not here
             lost = "does not answer. Start it again: `posttrain server`. The running stages go on"
             print(f"Prefect's server at {url} {'answers again' if here else lost}", file=sys.stderr, flush=True)
+
+
+def _lost_error(url: str) -> _ServerLostError:
+    what, fix = "Prefect's server has stopped answering", "Finished stages are in dvc.lock. Run the flow again"
+    return _ServerLostError(what=what, where=url, fix=fix)
+
+
+def _exit_at_once(error: _ServerLostError, code: int) -> NoReturn:
+    """Exit without Prefect, which would first try for minutes to reach the lost server."""
+    print(escaped(f"error: {error}"), file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def raise_exit(number: int, _: FrameType | None) -> NoReturn:

@@ -23,6 +23,10 @@ from .orphan_guard import TERMINATION_STEPS, GroupTermination, OrphanGuard, aliv
 TAIL_LINES = 20
 _POLL = 0.1
 _LAST_READ = 1.0
+RUNNING: set[int] = set()
+"""The process groups of the commands that run now."""
+INTERRUPTED: list[int] = []
+"""The signal that has interrupted this process's flow."""
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
@@ -98,6 +102,7 @@ def run(
         start_new_session=True,
     )
     guard.add(process.pid)
+    RUNNING.add(process.pid)
     lines = Lines(write)
     try:
         deadline = None if command.timeout is None else start + command.timeout
@@ -106,6 +111,7 @@ def run(
         _end_group(process.pid)
         code = process.wait()
         guard.drop(process.pid)
+        RUNNING.discard(process.pid)
     lines.close()
     return Exit(code, reason, time.monotonic() - start, tuple(lines.tail))
 

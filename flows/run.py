@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -304,7 +305,8 @@ def _submit_and_wait(runner: StageRunner) -> None:
         for future in futures.values():
             future.wait()
         _end_what_was_not_run(futures)
-    except (KeyboardInterrupt, SystemExit, TerminationSignal):
+    except (KeyboardInterrupt, SystemExit, TerminationSignal) as interrupt:
+        process.INTERRUPTED.append(signal.SIGINT if isinstance(interrupt, KeyboardInterrupt) else signal.SIGTERM)
         runner.cancel.set()
         if runner.executor in task_runners.CLUSTER_RUNNERS:
             with get_client(sync_client=True) as client:

@@ -115,5 +115,23 @@ def test_a_flow_that_loses_a_server_that_stays_says_so_and_ends(bare: Project) -
     assert (bare.root / "prepare.txt").exists(), "a running stage finishes"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_flow_without_its_server_can_be_interrupted(bare: Project, number: signal.Signals) -> None:
+    """Prefect alone would repeat its calls for minutes."""
+    words = [sys.executable, "-m", "flows.server", "--port", "0"]
+    with subprocess.Popen(words, cwd=bare.root, env=bare.env, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None and "http://127.0.0.1:" in server.stdout.readline()
+        bare.trouble(prepare={"seconds": 600})
+        flow = bare.start()
+        bare.wait_begun("prepare")
+        server.kill()
+    flow.send_signal(number)
+    ended = bare.finish(flow)
+    assert ended.code == 128 + number, ended.err
+    assert "Prefect's server has stopped answering" in ended.err
+    assert not [place for place in bare.processes() if place] and not (bare.root / "prepare.txt").exists()
+
+
 def _servers(flow: int) -> list[psutil.Process]:
     return [one for one in psutil.Process(flow).children() if "flows.server" in one.cmdline()]
