@@ -65,3 +65,21 @@ def test_the_instruction_set_is_recorded_and_separates_checkpoints(
         makers.append(stage_maker("sft"))
     assert differences(makers[0], makers[1]) == ["cpu_isa avx2 -> avx512"]
     assert not differences(makers[0], makers[2])
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}),
+        ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "7"}),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
+    ],
+)
+def test_a_waiting_thread_spins_briefly_unless_its_user_chose(given: dict[str, str], kept: dict[str, str]) -> None:
+    waits = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    show = f"import stages, json, os; print(json.dumps({{k: os.environ[k] for k in {waits} if k in os.environ}}))"
+    environment = {name: value for name, value in os.environ.items() if name not in waits} | given
+    done = subprocess.run(
+        [sys.executable, "-c", show], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == kept
