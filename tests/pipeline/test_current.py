@@ -70,7 +70,7 @@ def forgotten(stage: str) -> Callable[[Path], None]:
 EDITS = {
     "nothing": (lambda _: None, set()),
     "a parameter": (replace("params.yaml", "kl: {beta: 0.02}", "kl: {beta: 0.05}"), {"grpo"}),
-    "a parameter of all": (replace("params.yaml", "samples: 8,", "samples: 4,"), set(LABELS)),
+    "a parameter of all": (replace("params.yaml", "samples: 8}", "samples: 4}"), set(LABELS)),
     "another start": (replace("params.yaml", "dpo: preference/dpo", "dpo: sft/main"), {"dpo"}),
     "code of one run": (replace("posttrain/algorithms/policy/grpo.py", "Shao 2024, ", "New Shao 2024, "), {"grpo"}),
     "an output deleted": (deleted("models/preference/dpo"), {"dpo"}),
