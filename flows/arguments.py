@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from argparse import ArgumentTypeError
+from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
+from typing import Any
 
 from posttrain.errors import ParamsError
 
@@ -20,11 +21,30 @@ def count(text: str) -> int:
 def counts(text: str) -> list[int]:
     """Return integers separated by commas, for seeds."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise ArgumentTypeError("it is empty. Give numbers like 1,2,3, or leave the option out")
     if not all(part.isdecimal() for part in parts):
         raise ArgumentTypeError(f"'{text}' are not whole numbers. Write them like 1,2,3")
     if len({*map(int, parts)}) < len(parts):
         raise ArgumentTypeError(f"'{text}' has a number twice. Give each once")
     return [int(part) for part in parts]
+
+
+def names(text: str) -> list[str]:
+    """Return names separated by commas."""
+    if not (parts := [part.strip() for part in text.split(",") if part.strip()]):
+        raise ArgumentTypeError("it is empty. Give a name, or leave the option out")
+    return parts
+
+
+class Once(Action):
+    """An option that may be given once, because its second value would silently replace the first."""
+
+    def __call__(self, parser: ArgumentParser, options: Namespace, value: Any, option: str | None = None) -> None:
+        """Store the value."""
+        if getattr(options, self.dest):
+            parser.error(f"{option} is given twice. Give all values at once, separated by commas")
+        setattr(options, self.dest, value)
 
 
 def seconds(text: str) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ from posttrain.errors import ParamsError
 
 from . import arguments, environment
 from .graph import GraphReader, find_root
-from .sweep import FOLDER, values_of
+from .sweep import FOLDER, once, values_of
 from .sweep_config import Trial, check_sweep, check_trials, checked_sweep_name, read_sweep, trials
 from .sweep_plan import check_free
 
@@ -35,7 +34,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="run an experiment with this setting of params.yaml; with --sweep VALUE,VALUE",
     )
     command.add_argument("--sweep", metavar="NAME", help="run a sweep: the file sweeps/NAME.yaml, or the values of -S")
-    command.add_argument("--seeds", type=arguments.counts, default=[], metavar="N,N", help="with --sweep: its seeds")
+    command.add_argument(
+        "--seeds",
+        type=arguments.counts,
+        action=arguments.Once,
+        default=[],
+        metavar="N,N",
+        help="with --sweep: its seeds",
+    )
     command.add_argument("--jobs", type=arguments.count, metavar="N", help="with --sweep: run N experiments at once")
     command.add_argument(
         "--env",
@@ -57,11 +63,11 @@ def deployed(options: argparse.Namespace) -> Deployed:
         for name in ("seeds", "jobs"):
             if getattr(options, name):
                 raise ParamsError(what=f"--{name} needs --sweep", where="deploy", fix="Add --sweep NAME")
-        settings = _once(_setting(word) for word in options.set)
+        settings = once(_setting(word) for word in options.set)
         if settings:
             _check_one(Trial(options.name, settings))
         return Deployed("pipeline", {**shared, **({"set": settings} if settings else {})})
-    name, grid = checked_sweep_name(options.sweep), _once(values_of(word) for word in options.set)
+    name, grid = checked_sweep_name(options.sweep), once(values_of(word) for word in options.set)
     check_free(find_root(Path.cwd()), name)
     data = {key: value for key, value in {"seeds": options.seeds, "targets": options.targets}.items() if value}
     file = FOLDER / f"{name}.yaml"
@@ -93,16 +99,6 @@ def checked_name(name: str, what: str = "deployment", where: str = "--name", exa
         fix = f"Use letters, digits, - and _, e.g. {example}"
         raise ParamsError(what=f"'{name}' is not a valid name for a {what}", where=where, fix=fix)
     return name
-
-
-def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return settings as a mapping. Reject a key that is given twice."""
-    settings: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in settings:
-            raise ParamsError(what=f"'{key}' is given twice", where="-S", fix="Give each key once")
-        settings[key] = value
-    return settings
 
 
 def _setting(word: str) -> tuple[str, Any]:

@@ -9,6 +9,7 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds",
         type=arguments.counts,
+        action=arguments.Once,
         default=[],
         metavar="N,N",
         help="run each setting with each of these seeds; default: the file's",
     )
     parser.add_argument(
         "--seed-keys",
-        default="",
+        type=arguments.names,
+        action=arguments.Once,
+        default=[],
         metavar="KEY,KEY",
         help="the keys to set to the seed; default: `seed` of swept runs, or of all runs without -S",
     )
@@ -94,7 +98,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--targets",
-        default="",
+        type=arguments.names,
+        action=arguments.Once,
+        default=[],
         metavar="STAGE,STAGE",
         help="the stages to run; default: the file's, or the whole pipeline",
     )
@@ -171,8 +177,8 @@ def named_sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
     """Return the sweep on the command line, or its file with seeds and targets from the command line."""
     given = {
         "seeds": options.seeds,
-        "seed_keys": _parts(options.seed_keys),
-        "targets": _parts(options.targets),
+        "seed_keys": options.seed_keys,
+        "targets": options.targets,
     }
     data: dict[str, Any] = {key: value for key, value in given.items() if value}
     if not options.set:
@@ -185,7 +191,7 @@ def named_sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
             raise ParamsError(what="file not found", where=str(file), fix=fix)
         if file.is_file():
             return checked_sweep_name(file.stem), read_sweep(file, data)
-    grid: dict[str, Any] = dict(values_of(word) for word in options.set)
+    grid = once(values_of(word) for word in options.set)
     if (unread := FOLDER / f"{options.name}.yaml").is_file():
         print(escaped(f"note: {unread} is not read, because -S is given"), file=sys.stderr)
     if options.random:
@@ -193,6 +199,16 @@ def named_sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
     elif grid:
         data["grid"] = grid
     return checked_sweep_name(options.name), check_sweep(data, "the command line")
+
+
+def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return settings as a mapping. Reject a key that is given twice."""
+    settings: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in settings:
+            raise ParamsError(what=f"'{key}' is given twice", where="-S", fix="Give each key once")
+        settings[key] = value
+    return settings
 
 
 def values_of(word: str) -> tuple[str, list[Any]]:
@@ -209,10 +225,6 @@ def values_of(word: str) -> tuple[str, list[Any]]:
     except YAMLError as error:
         fix = "Write KEY=VALUE,VALUE"
         raise ParamsError(what=f"'{word}' has a value that is not valid YAML", where="-S", fix=fix) from error
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 if __name__ == "__main__":

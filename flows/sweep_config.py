@@ -91,7 +91,10 @@ class Sweep(Params):
     def _not_empty(self) -> Sweep:
         if not (self.grid or self.settings or self.random or self.seeds):
             raise ValueError("nothing to run. Add grid, settings, random or seeds")
-        for key, values in {**self.grid, "seeds": self.seeds}.items():
+        lists = {key: over for key, over in (self.random.over if self.random else {}).items() if isinstance(over, list)}
+        if empty := [key for key, values in {**self.grid, **lists}.items() if not values]:
+            raise ValueError(f"{empty[0]} has no values. Give some, or remove the key")
+        for key, values in {**self.grid, **lists, "seeds": self.seeds}.items():
             texts = [json.dumps(value, sort_keys=True) for value in values]
             if twice := [text for text in texts if texts.count(text) > 1]:
                 raise ValueError(f"{key} has the value {twice[0]} twice. Give each value once")

@@ -22,7 +22,7 @@ from posttrain.settings.plain import flattened
 from .gpu_slots import devices
 from .graph import GraphReader, Stage, is_posttrain_pipeline, stale
 from .sweep_config import Sweep, Trial, check_committed, check_trials, placed, trials
-from .sweep_targets import closure, is_named, missing_evaluations
+from .sweep_targets import closure, is_named, missing_evaluations, without_effect
 
 MAX_JOBS = 4
 
@@ -100,6 +100,9 @@ def _to_run(root: Path, sweep: Sweep) -> tuple[list[Stage], list[str], list[str]
     known = all(any(is_named(stage.name, [target]) for stage in stages) for target in targets)
     # DVC itself refuses what it does not know; an output is a target too.
     ran = closure(stages, targets) if known else GraphReader(root, targets).stages
+    if is_posttrain_pipeline(root) and (lost := without_effect(ran, sweep.swept)):
+        what, fix = f"none of the targets depends on {lost[0]}", "Choose targets that the setting changes, or none"
+        raise PipelineError(what=what, where="sweep, targets", fix=fix)
     added: list[str] = []
     if is_posttrain_pipeline(root):
         added, unmeasured = missing_evaluations(read(), ran, targets, [*sweep.swept, *sweep.seed_keys] or [SEED])

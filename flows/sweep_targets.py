@@ -25,6 +25,13 @@ def is_named(stage: str, targets: Collection[str]) -> bool:
     return stage in targets or stage.partition("@")[0] in targets
 
 
+def without_effect(ran: Sequence[Stage], swept: Iterable[str]) -> list[str]:
+    """Return the varied keys of runs that none of the stages is or needs. `evaluate.settings` is no run."""
+    sections = [section for stage in ran if (section := _section(stage.name))]
+    runs = [key for key in swept if key != SEED and not key.startswith("evaluate.")]
+    return [key for key in runs if not any(f"{key}.".startswith(f"{section}.") for section in sections)]
+
+
 def missing_evaluations(
     settings: Any, ran: Sequence[Stage], targets: Collection[str], swept: Iterable[str]
 ) -> tuple[list[str], list[str]]:

@@ -14,7 +14,7 @@ from posttrain.pipeline.compare.budgets import BUDGETS, AtEqual, Budget, at_equa
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.pipeline.compare.guards import Fall, broken, guarded, untested
 from posttrain.pipeline.compare.moved import Moved, moved
-from posttrain.pipeline.compare.notes import few_seeds, readable, unlike_notes
+from posttrain.pipeline.compare.notes import few_prompts, few_seeds, readable, unlike_notes
 from posttrain.pipeline.compare.paired import tested
 from posttrain.pipeline.compare.settings import Setting, grouped, mean_score
 from posttrain.pipeline.compare.statistics import Finding, findings
@@ -105,7 +105,7 @@ def compare(policies: Sequence[EvaluatedPolicy], against: str | None = None) -> 
         )
         for pair, finding in zip(pairs, tested(scored, pairs), strict=True)
     ]
-    notes += untested(policies, watched)
+    notes += [*few_prompts(len(policies[0].prompts)), *untested(policies, watched)]
     at = [at_equal(settings, budget) for budget in BUDGETS]
     training = [_in_training(equal, settings, pairs) for equal in at]
     alike = bool(held_out) and all(pair.same for pair in held_out)  # more seeds would not tell more

@@ -12,6 +12,8 @@ from posttrain.settings.params import joined
 
 MOST = 4
 """The most names in a note."""
+FEW_PROMPTS = 20
+"""Below this number of prompts, resampling them says too little."""
 MEASURING = tuple(f"{kind}: " for kind in ("completions", "completions_runs", "evaluate", "evaluate_runs"))
 """How code is listed that belongs to the evaluation, not to a training."""
 
@@ -39,6 +41,12 @@ def few_seeds(names: Sequence[str]) -> list[str]:
     more = f" and {len(names) - MOST} more" * (len(names) > MOST)
     fix = "Two seeds can show only large differences. Run three to five"
     return [f"2 seeds: {joined(list(names[:MOST]))}{more}. {fix}"] if names else []
+
+
+def few_prompts(count: int) -> list[str]:
+    """Return a warning about too few test prompts, which more seeds cannot replace."""
+    fix = "their intervals are too narrow, and more seeds do not help. Hold out more rows (docs/data.md)"
+    return [f"{count} test prompts are few: {fix}"] if count < FEW_PROMPTS else []
 
 
 def listed(names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from posttrain.pipeline.compare.comparison import in_words, same_in_words, what_
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.pipeline.compare.factors import Factor, Flat, Level, factor_named, level_named
 from posttrain.pipeline.compare.guards import Fall, by_metric, guarded, untested
-from posttrain.pipeline.compare.notes import few_seeds, listed, unlike_notes
+from posttrain.pipeline.compare.notes import few_prompts, few_seeds, listed, unlike_notes
 from posttrain.pipeline.compare.paired import are_shares, with_scores
 from posttrain.pipeline.compare.replicates import Contrast, Replicates, replicates
 from posttrain.pipeline.compare.statistics import Difference, Finding, Floats, findings
@@ -140,7 +140,7 @@ def planned(
     corrected = findings([one.difference for one in several])
     alone = [findings([one.difference])[0] for one in single]
     questions = [_answered(*one) for one in zip([*several, *single], [*corrected, *alone], strict=True)]
-    notes += untested(have.policies, watched)
+    notes += [*few_prompts(len(policies[0].prompts)), *untested(have.policies, watched)]
     notes += few_seeds([one.text for one in questions if one.seeds == FEW and not one.same])
     return Planned(len(policies[0].prompts), len(have.policies), [*questions, *unknown], list(dict.fromkeys(notes)))
 

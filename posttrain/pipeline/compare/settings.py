@@ -132,6 +132,8 @@ def mean_score(setting: Setting) -> tuple[float, float, float]:
     least, most = (0.0, 1.0) if are_shares([scored]) else (-np.inf, np.inf)
     spread = difference(scored, np.zeros_like(scored))
     half = spread.half(ALPHA)
+    if half == 0:  # all prompts and seeds have the same score, so it says nothing of other prompts
+        return spread.mean, *interval(scored.mean(axis=0), SEED, shares=are_shares([scored]))
     return spread.mean, max(least, spread.mean - half), min(most, spread.mean + half)
 
 

@@ -11,6 +11,7 @@ import pytest
 from posttrain.pipeline.compare import settings as module
 from posttrain.pipeline.compare.evaluated import EvaluatedPolicy
 from posttrain.pipeline.compare.factors import factors
+from posttrain.pipeline.compare.notes import few_prompts
 from posttrain.pipeline.compare.settings import (
     Setting,
     by_code,
@@ -82,6 +83,18 @@ def test_means_and_intervals() -> None:
         several[0] == pytest.approx((0.2 * 2 + 1 + 0.4 * 2 + 1) / 6)
         and 0 <= several[1] <= several[0] <= several[2] <= 1
     )
+
+
+def test_equal_scores_of_all_prompts_and_seeds_say_little_of_other_prompts() -> None:
+    nothing = [trained(name, scores_P=np.zeros(8), prompts=tuple("abcdefgh")) for name in ("a", "b")]
+    mean, low, high = mean_score(Setting("a", nothing))
+    assert (mean, low) == (0.0, 0.0) and high == pytest.approx(1 - 0.025 ** (1 / 8)), "as with one seed"
+
+
+def test_few_prompts_are_said() -> None:
+    assert few_prompts(20) == []
+    (note,) = few_prompts(8)
+    assert note.startswith("8 test prompts are few") and "more seeds do not help" in note
 
 
 def test_names_are_shortened_unless_taken() -> None:

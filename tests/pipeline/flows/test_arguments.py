@@ -12,6 +12,9 @@ from tests.workspace import ROOT, run
 CASES = [
     ("flows.sweep k --seeds a,b", "'a,b' are not whole numbers"),
     ("flows.sweep k --seeds 1,-2", "'1,-2' are not whole numbers"),
+    ("flows.sweep k --seeds 1 --seeds 2", "--seeds is given twice. Give all values at once"),
+    ("flows.sweep k --seeds=", "it is empty. Give numbers like 1,2,3, or leave the option out"),
+    ("flows.sweep k --seeds 1 --targets=", "it is empty. Give a name, or leave the option out"),
     ("flows.sweep k -S sft.runs.main.epochs=1 --jobs 0", "'0' is not a whole number above 0"),
     ("flows.sweep k -S sft.runs.main.epochs=1 --random -1", "'-1' is not a whole number above 0"),
     ("flows.deploy serve --cron zonk", "'zonk' is not a schedule"),
@@ -22,6 +25,7 @@ CASES = [
 ]
 LATER = [
     ("flows.sweep ../k -S sft.runs.main.epochs=1", "'../k' is not a valid name for a sweep"),
+    ("flows.sweep k -S sft.runs.main.epochs=1 -S sft.runs.main.epochs=2", "'sft.runs.main.epochs' is given twice"),
     ("flows.sweep k -S sft.runs.main.epochs=*x", "a value that is not valid YAML"),
     ("flows.pipeline --workers --force", "error: --workers --force: hosts use all results"),
     ("flows.deploy pool a/b", "error: deploy pool: 'a/b' is not a valid name for a work pool. Use letters"),

@@ -51,9 +51,11 @@ def test_a_range_is_ordered_and_a_sweep_has_something_to_run() -> None:
     [
         ({"grid": {LR: [0.1, 0.1]}}, f"{LR} has the value 0.1 twice"),
         ({"seeds": [1, 2, 1]}, "seeds has the value 1 twice"),
+        ({"grid": {LR: [], BETA: [1]}}, f"{LR} has no values"),
+        ({"random": {"draws": 1, "over": {LR: []}}}, f"{LR} has no values"),
     ],
 )
-def test_a_value_that_is_given_twice_is_an_error(values: dict[str, Any], said: str) -> None:
+def test_values_that_are_given_twice_or_not_at_all_are_an_error(values: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         Sweep(**values)
 

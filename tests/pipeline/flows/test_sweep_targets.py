@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flows.graph import Needs, Stage
-from flows.sweep_targets import closure, missing_evaluations
+from flows.sweep_targets import closure, missing_evaluations, without_effect
 
 SETTINGS = {
     "base": {"scratch": {"tiny": {}}},
@@ -64,3 +64,20 @@ def test_targets_run_with_what_they_need() -> None:
         "sft@main",
         "sft@other",
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "lost"),
+    [
+        ("online.runs.grpo.kl.beta", True),
+        ("online.runs.grpo", True),
+        ("sft.runs.main.epochs", False),
+        ("base.scratch.tiny.steps", False),
+        ("data.tasks.d.splits", False),
+        ("evaluate.settings.samples", False),
+        ("seed", False),
+    ],
+)
+def test_a_key_that_no_target_depends_on(key: str, lost: bool) -> None:
+    ran = closure(STAGES, ["sft@main"])
+    assert without_effect(ran, [key]) == ([key] if lost else [])

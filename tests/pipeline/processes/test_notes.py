@@ -36,6 +36,14 @@ def test_runs_with_the_same_lack_are_noted_together(monkeypatch: pytest.MonkeyPa
     assert process_notes(typed) == []
 
 
+def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    (line,) = process_notes({"sft.runs.a": run(threads=3), "sft.runs.b": run(threads=2)})
+    assert line.startswith("note: sft.runs.a: device.threads = 3: this process has 2 CPU cores")
+    monkeypatch.setenv(LAUNCH, "srun")  # it runs elsewhere
+    assert process_notes({"sft.runs.a": run(threads=3)}) == []
+
+
 def test_processes_without_rows_and_shards_without_processes() -> None:
     (line,) = process_notes({"sft.runs.a": run(shards=2)})
     assert line == "note: sft.runs.a: shards = 2 changes nothing with processes = 1"
