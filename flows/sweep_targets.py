@@ -26,7 +26,7 @@ def is_named(stage: str, targets: Collection[str]) -> bool:
 
 
 def without_effect(ran: Sequence[Stage], swept: Iterable[str]) -> list[str]:
-    """Return the varied keys of runs that none of the stages is or needs. `evaluate.settings` is no run."""
+    """Return the varied keys of runs that none of the stages is or needs. `evaluate.settings` is not a run."""
     sections = [section for stage in ran if (section := _section(stage.name))]
     runs = [key for key in swept if key != SEED and not key.startswith("evaluate.")]
     return [key for key in runs if not any(f"{key}.".startswith(f"{section}.") for section in sections)]
