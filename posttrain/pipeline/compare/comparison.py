@@ -120,8 +120,9 @@ def _same(left: Setting, right: Setting) -> str:
 
 
 def what_is_same(left: Sequence[EvaluatedPolicy], right: Sequence[EvaluatedPolicy]) -> str:
-    """Return what is the same in the trainings of both sides: `completions`, or at least `weights`, or ""."""
-    for what in ("completions", "weights"):
+    """Return what is the same in the trainings of both sides: `completions` of one policy, `weights`, or ""."""
+    one_policy = len({policy.model for policy in (*left, *right)}) == 1
+    for what in ("completions", "weights") if one_policy else ("weights",):
         sides = [
             {policy.completions if what == "completions" else policy.trained for policy in side}
             for side in (left, right)
