@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
-from typing import Any
+from typing import Any, Final
 
 from posttrain.errors import ParamsError
 
@@ -45,6 +45,11 @@ class Once(Action):
         if getattr(options, self.dest):
             parser.error(f"{option} is given twice. Give all values at once, separated by commas")
         setattr(options, self.dest, value)
+
+
+NUMBERS: Final[dict[str, Any]] = {"type": counts, "action": Once, "default": [], "metavar": "N,N"}
+NAMES: Final[dict[str, Any]] = {"type": names, "action": Once, "default": []}
+"""What `add_argument` needs for an option with several numbers or names, given once."""
 
 
 def seconds(text: str) -> float:

@@ -34,14 +34,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="run an experiment with this setting of params.yaml; with --sweep VALUE,VALUE",
     )
     command.add_argument("--sweep", metavar="NAME", help="run a sweep: the file sweeps/NAME.yaml, or the values of -S")
-    command.add_argument(
-        "--seeds",
-        type=arguments.counts,
-        action=arguments.Once,
-        default=[],
-        metavar="N,N",
-        help="with --sweep: its seeds",
-    )
+    command.add_argument("--seeds", **arguments.NUMBERS, help="with --sweep: its seeds")
     command.add_argument("--jobs", type=arguments.count, metavar="N", help="with --sweep: run N experiments at once")
     command.add_argument(
         "--env",

@@ -76,17 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seeds",
-        type=arguments.counts,
-        action=arguments.Once,
-        default=[],
-        metavar="N,N",
+        **arguments.NUMBERS,
         help="run each setting with each of these seeds; default: the file's",
     )
     parser.add_argument(
         "--seed-keys",
-        type=arguments.names,
-        action=arguments.Once,
-        default=[],
+        **arguments.NAMES,
         metavar="KEY,KEY",
         help="the keys to set to the seed; default: `seed` of swept runs, or of all runs without -S",
     )
@@ -98,9 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--targets",
-        type=arguments.names,
-        action=arguments.Once,
-        default=[],
+        **arguments.NAMES,
         metavar="STAGE,STAGE",
         help="the stages to run; default: the file's, or the whole pipeline",
     )
