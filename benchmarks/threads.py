@@ -23,7 +23,7 @@ WAITS: Final = {
     "no spinning": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"},
     "libgomp's default (300,000 turns)": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "300000"},
 }
-"""How a thread waits -> its variables; none: those of the stages."""
+"""The environment variables that set how a thread waits. Without any, the stages set theirs."""
 VARIABLES: Final = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS")
 
 

@@ -28,8 +28,8 @@ try:
 except PosttrainError as error:
     sys.exit(f"error: {error.what}. {error.fix}")
 if "OMP_WAIT_POLICY" not in os.environ:
-    # A thread that waits for the others spins for about 30 microseconds, then sleeps. If it slept at once, two threads
-    # would be slower than one; if it spun for as long as libgomp's default, a busy machine would be many times slower.
+    # A thread that waits for the others spins briefly, then sleeps (python -m benchmarks.threads). If it slept at once,
+    # two threads would gain little. If it spun as long as libgomp's default, a busy machine would be much slower.
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 for _name, _value in {

@@ -30,8 +30,8 @@ def _notes(where: str, params: Any) -> Iterator[str]:
     if (rows := _step_rows(params)) < processes:
         yield f"processes = {processes}, more than the rows of a step ({rows}): some have nothing to do"
     threads = params.device.threads if processes == 1 and hasattr(params, "device") else 1
-    if threads > (free := len(os.sched_getaffinity(0))) and not os.environ.get(LAUNCH):
-        yield f"device.threads = {threads}: this process has {free} CPU cores, and more threads than cores are slower"
+    if threads > (cores := os.cpu_count() or 1) and not os.environ.get(LAUNCH):
+        yield f"device.threads = {threads}: this host has {cores} CPU cores, and more threads than cores are slower"
     if (processes == 1 and not served) or os.environ.get(LAUNCH):  # they run elsewhere
         return
     shown = together = f"processes = {processes}"

@@ -37,9 +37,9 @@ def test_runs_with_the_same_lack_are_noted_together(monkeypatch: pytest.MonkeyPa
 
 
 def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     (line,) = process_notes({"sft.runs.a": run(threads=3), "sft.runs.b": run(threads=2)})
-    assert line.startswith("note: sft.runs.a: device.threads = 3: this process has 2 CPU cores")
+    assert line.startswith("note: sft.runs.a: device.threads = 3: this host has 2 CPU cores")
     monkeypatch.setenv(LAUNCH, "srun")  # it runs elsewhere
     assert process_notes({"sft.runs.a": run(threads=3)}) == []
 
